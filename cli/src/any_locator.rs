@@ -9,12 +9,12 @@ use datapipes::{
     Pmem, PmemOptions, Result, Ssd, Uri,
 };
 
-/// What memory is wanted where a URI names memory.
+/// The memory to allocate for a URI that names memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     /// Its length where the URI gives none; 0 for a whole cache.
     pub(crate) len_bytes: u64,
-    /// Whether it is about to be used.
+    /// Whether the memory will be used at once.
     pub(crate) prefault: bool,
 }
 
@@ -39,17 +39,17 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Ssd> {
     if ssd.len_is_exact()? {
         return Ok(ssd);
     }
-    let fail = |e: &std::io::Error| Error::io("read", e, path.display().to_string());
-    let file = File::open(path).map_err(|e| fail(&e))?;
-    let mode = file.metadata().map_err(|e| fail(&e))?.permissions();
-    let memory = rustix::fs::memfd_create("dpipe", rustix::fs::MemfdFlags::CLOEXEC).map_err(|e| fail(&e.into()))?;
+    let fail = |e: std::io::Error| Error::io("read", e, path.display().to_string());
+    let file = File::open(path).map_err(fail)?;
+    let mode = file.metadata().map_err(fail)?.permissions();
+    let memory = rustix::fs::memfd_create("dpipe", rustix::fs::MemfdFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
     let mut memory = File::from(memory);
-    let len = std::io::copy(&mut file.take(UNSTATED + 1), &mut memory).map_err(|e| fail(&e))?;
+    let len = std::io::copy(&mut file.take(UNSTATED + 1), &mut memory).map_err(fail)?;
     if len > UNSTATED {
         let why = format!("{} has more than {UNSTATED} bytes, and does not say how many", path.display());
-        return Err(bad(why).advice("read it with another program, into a file"));
+        return Err(bad(why).with_advice("read it with another program, into a file"));
     }
-    memory.set_permissions(mode).map_err(|e| fail(&e))?;
+    memory.set_permissions(mode).map_err(fail)?;
     Ssd::from_fd(memory.into(), path)
 }
 
@@ -70,7 +70,7 @@ impl AnyLocator {
                 let len = if *len == 0 { len_bytes } else { *len };
                 let len = usize::try_from(len)
                     .map_err(|_| bad(format!("dram of {len} bytes: this machine has no such memory")))?;
-                let options = MapOptions { pages: Pages::Huge, prefault, node: *node };
+                let options = MapOptions::default().pages(Pages::Huge).prefault(prefault).node(*node);
                 Ok(AnyLocator::Dram(Dram::allocate_with(len.max(1), options)?))
             }
             Uri::CoreCache { level, core: index } => {
@@ -93,7 +93,7 @@ impl AnyLocator {
                 Ok(AnyLocator::Cache(CoreCache::at_level(core, *level, &Dram::allocate(len)?)?))
             }
             Uri::Pmem { path, emulated } => {
-                Ok(AnyLocator::Pmem(Pmem::open_with(path, PmemOptions { len: None, emulated: *emulated })?))
+                Ok(AnyLocator::Pmem(Pmem::open_with(path, PmemOptions::default().emulated(*emulated))?))
             }
             Uri::Numa { node, len } => {
                 let len = if *len == 0 { len_bytes } else { *len };
@@ -115,7 +115,7 @@ impl AnyLocator {
         // It is mapped, and written where it is: there is no other file that could be given its
         // name.
         let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode.bits()).open(path).is_ok();
-        let opened = Pmem::open_with(path, PmemOptions { len, emulated });
+        let opened = Pmem::open_with(path, PmemOptions::default().len(len).emulated(emulated));
         if new && opened.is_err() {
             // The error is what counts.
             let _ = std::fs::remove_file(path);

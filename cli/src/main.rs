@@ -3,10 +3,11 @@
 //! Exit codes: 0 done; 1 what was checked does not hold (disorder, a difference); 2 an error, or a
 //! command line that makes no sense. Ended by a signal, it dies of that signal.
 #![deny(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod any_locator;
 mod arguments;
+mod command_line;
 mod commands;
 mod outcome;
 mod picture;
@@ -27,5 +28,5 @@ fn main() -> ExitCode {
     }
     system::heap::give_back_what_is_large();
     system::standard_streams::guard();
-    arguments::command_line::run(std::env::args_os().collect())
+    command_line::run(std::env::args_os().collect())
 }

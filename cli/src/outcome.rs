@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::{system::signals, system::standard_streams};
 
-/// What a command that met no error found.
+/// The result of a command that met no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandStatus {
     /// Done, and everything holds.
     Good,
-    /// What was checked does not hold.
+    /// A check does not hold.
     Bad,
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn exit_code(command: &str, outcome: Result<CommandStatus>) -> ExitCo
     exit_code_in_words(command, outcome, |error| shown(command, error))
 }
 
-/// As `exit_code`; what stands behind `dpipe COMMAND: ` is the caller's choice.
+/// Returns the same as `exit_code`. The caller chooses the text behind `dpipe COMMAND: `.
 pub(crate) fn exit_code_in_words(
     command: &str,
     outcome: Result<CommandStatus>,
@@ -41,21 +41,21 @@ pub(crate) fn exit_code_in_words(
             2
         }
     };
-    // Whoever does not hear must see it.
+    // A message that could not be printed must show in the exit code.
     ExitCode::from(if standard_streams::unheard() { 2 } else { code })
 }
 
 /// Whether the reader of the standard output went away. Of other outputs that is an error with a
 /// word.
 fn is_abandoned_output(error: &Error) -> bool {
-    error.raw_os_error() == Some(libc::EPIPE) && error.context().ends_with(standard_streams::OUTPUT)
+    error.errno() == Some(libc::EPIPE) && error.context().ends_with(standard_streams::OUTPUT)
 }
 
 /// An error for people: without the number behind the system's words, and without saying the
 /// command twice.
 pub(crate) fn shown(command: &str, error: &Error) -> String {
     let mut text = error.to_string();
-    if let Some(errno) = error.raw_os_error() {
+    if let Some(errno) = error.errno() {
         text = text.replace(&format!(" (os error {errno})"), "");
     }
     if error.kind() == ErrorKind::EndOfFile && !text.contains("end of file") {
@@ -86,7 +86,7 @@ pub(crate) fn note(text: &str) {
 /// Prints to the standard output; a reader that went away is an error like others, not a panic.
 pub(crate) fn print(text: &str) -> Result<()> {
     use std::io::Write;
-    standard_streams::output()?.write_all(text.as_bytes()).map_err(|e| Error::io("write", &e, standard_streams::OUTPUT))
+    standard_streams::output()?.write_all(text.as_bytes()).map_err(|e| Error::io("write", e, standard_streams::OUTPUT))
 }
 
 /// Prints a value as JSON, on the standard output.
@@ -97,7 +97,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
 /// A value as JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(value)
-        .map_err(|e| Error::new(ErrorKind::System, "write", format!("the report as JSON: {e}")))
+        .map_err(|e| Error::new(ErrorKind::System, "write", format!("the report as JSON: {e}")).with_source(e))
 }
 
 /// The error of a signal that arrived.

@@ -11,10 +11,10 @@ use crate::outcome::note;
 
 const EVERY: Duration = Duration::from_millis(100);
 
-/// How far the work is.
+/// The progress of the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    /// What is being done.
+    /// The name of the current phase.
     pub(crate) phase: &'static str,
     /// Bytes done in this phase.
     pub(crate) done: u64,
@@ -22,9 +22,9 @@ pub(crate) struct State {
     pub(crate) total: u64,
 }
 
-/// Whether somebody watches: the standard error is a terminal.
+/// Returns whether the standard error is a terminal that can move its cursor.
 pub(crate) fn wanted() -> bool {
-    std::io::stderr().is_terminal()
+    std::io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
 /// Does the work, and meanwhile shows the state where `visible`.

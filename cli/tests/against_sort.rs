@@ -2,11 +2,11 @@
 //! code, words and files over seeded options and inputs. The generator of orders and inputs is that
 //! of the engine's test.
 //!
-//! `LINES_SEED` and `LINES_CASES` choose another seed and a longer run, `GNU_SORT` another sort.
+//! `DATAPIPES_SEED` and `LINES_CASES` choose another seed and a longer run, `GNU_SORT` another sort.
 //! Where the machine has no GNU sort the test says so and is skipped.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
-#[path = "../../sort/tests/cases/mod.rs"]
+#[path = "../../crates/sort/tests/cases/mod.rs"]
 mod cases;
 mod scene;
 
@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cases::{Case, Gnu, Random, SALT, setting};
+use cases::{Case, GnuSort, Random, SALT, setting};
 use scene::folder;
 
 /// Where the standard input comes from.
@@ -94,7 +94,7 @@ fn dpipe() -> Command {
 }
 
 /// Runs both, and says where they differ.
-fn compare(gnu: &Gnu, line: &Line, places: &[PathBuf; 2], context: &str) -> Option<String> {
+fn compare(gnu: &GnuSort, line: &Line, places: &[PathBuf; 2], context: &str) -> Option<String> {
     let (want, got) = (line.run(gnu.command(), &places[0]), line.run(dpipe(), &places[1]));
     if want == got {
         return None;
@@ -118,7 +118,7 @@ fn compare(gnu: &Gnu, line: &Line, places: &[PathBuf; 2], context: &str) -> Opti
 }
 
 /// A line that makes sense: an order, an input, and a way to use them.
-fn sensible(seed: u64, gnu: &Gnu) -> Line {
+fn sensible(seed: u64, gnu: &GnuSort) -> Line {
     let mut case = Case::new(seed, gnu);
     let random = &mut Random(seed ^ 0x5eed);
     let mut files = BTreeMap::from([("salt".to_owned(), SALT.to_vec())]);
@@ -167,7 +167,7 @@ fn sensible(seed: u64, gnu: &Gnu) -> Line {
 }
 
 /// A line that most likely makes no sense.
-fn wild(seed: u64, gnu: &Gnu) -> Line {
+fn wild(seed: u64, gnu: &GnuSort) -> Line {
     const WORDS: [&str; 72] = [
         "in",
         "in",
@@ -263,11 +263,11 @@ fn wild(seed: u64, gnu: &Gnu) -> Line {
     Line { arguments, stdin: [Stdin::Null, Stdin::File, Stdin::Pipe][random.below(3)], files }
 }
 
-fn try_all(test: &str, count: u64, line: impl Fn(u64, &Gnu) -> Line) {
-    let Some(gnu) = Gnu::find(test) else { return };
+fn try_all(test: &str, count: u64, line: impl Fn(u64, &GnuSort) -> Line) {
+    let Some(gnu) = GnuSort::find(test) else { return };
     let folder = folder();
     let places = [folder.path("gnu"), folder.path("ours")];
-    let (first, cases) = (setting("LINES_SEED", 1), setting("LINES_CASES", count));
+    let (first, cases) = (datapipes_testkit::seed(1), setting("LINES_CASES", count));
     let differ = |seed| compare(&gnu, &line(seed, &gnu), &places, &format!("seed {seed}"));
     let found: Vec<String> = (first..first + cases).filter_map(differ).take(3).collect();
     assert!(found.is_empty(), "{}", found.join("\n\n"));

@@ -241,7 +241,7 @@ fn explain_shows_the_route_or_refuses_with_the_alternatives() {
     assert!(route["rejected"].is_array());
     good(dpipe().arg("explain").arg(&file).arg(folder.path("not-there-yet")));
     assert_eq!(folder.names().unwrap(), ["file"], "nothing was created");
-    let error = bad(dpipe().arg("explain").arg(&file).args(["dram:1M", "--require", "teleport"]), 2);
+    let error = bad(dpipe().arg("explain").arg(&file).args(["dram:1M", "--only", "teleport"]), 2);
     assert!(error.contains("teleport"), "{error}");
     let error = bad(dpipe().args(["explain", "dram:1M", "dram:1M", "--offload"]), 2);
     assert!(error.starts_with("dpipe explain: ") && error.contains("memcpy"), "{error}");
@@ -276,7 +276,7 @@ fn machine_and_calibration_are_shown() {
 fn the_pyramid_is_drawn() {
     let folder = folder();
     let svg = folder.path("pyramid.svg");
-    good(dpipe().args(["machine", "--svg"]).arg(&svg).arg("--dir").arg(folder.at()));
+    good(dpipe().args(["machine", "--plot"]).arg(&svg).arg("--dir").arg(folder.at()));
     let text = fs::read_to_string(&svg).unwrap();
     assert!(text.starts_with("<svg") && text.contains("DRAM") && text.contains("SSD"));
     assert_eq!(folder.names().unwrap(), ["pyramid.svg"]);
@@ -417,7 +417,7 @@ fn persistent_memory_and_nodes_are_places_to_copy_to_and_from() {
     let plain = pmem.trim_end_matches("?emulated");
     let refused = copy(plain, "dram:", &[]);
     if refused.status.success() {
-        println!("SKIPPED: a plain file as persistent memory: the tests run on DAX");
+        println!("NOT APPLICABLE: a plain file as persistent memory: the tests run on DAX");
     } else {
         assert!(String::from_utf8_lossy(&refused.stderr).contains("emulated"));
     }

@@ -41,7 +41,7 @@ fn ends(mut command: Command, code: i32) -> (String, String) {
 fn lines_are_appended_acknowledged_read_and_released() {
     let folder = folder();
     let dir = folder.path("log");
-    let small = ["log", "append", "--segment", "64K", "--batch", "16K"];
+    let small = ["log", "append", "--segment-size", "64K", "--batch-size", "16K"];
     assert_eq!(text(with_input(dpipe(&small, &dir), "one\ntwo\n\nlast without its end")), "1\n2\n3\n4\n");
     assert_eq!(text(with_input(dpipe(&[&small[..], &["-q"]].concat(), &dir), "five\n")), "");
     let read = |args: &[&str]| ends(dpipe(&[&["log", "read"], args].concat(), &dir), 0).0;
@@ -57,7 +57,7 @@ fn lines_are_appended_acknowledged_read_and_released() {
     assert!(stat["segments"].as_u64().unwrap() > 2, "{stat}");
     let (said, _) = ends(dpipe(&["log", "release", "--before", "2000"], &dir), 0);
     assert!(said.contains("given back") && !said.starts_with('0'), "{said}");
-    let (_, why) = ends(dpipe(&["log", "read", "--from", "5"], &dir), 2);
+    let (_, why) = ends(dpipe(&["log", "read", "--first", "5"], &dir), 2);
     assert!(why.contains("were released"), "{why}");
     // A damaged byte in the middle: what is before it is shown, and then an error.
     let first =
@@ -79,7 +79,7 @@ fn what_was_acknowledged_on_the_output_survives_kill_9() {
     let dir = folder.path("log");
     let mut wanted = Vec::new();
     for turn in 0..6 {
-        let mut child = dpipe(&["log", "append", "--segment", "64K", "--batch", "16K"], &dir)
+        let mut child = dpipe(&["log", "append", "--segment-size", "64K", "--batch-size", "16K"], &dir)
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
@@ -98,7 +98,7 @@ fn what_was_acknowledged_on_the_output_survives_kill_9() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        feeder.join().unwrap();
+        datapipes_testkit::joined(feeder);
         let last = acks.map_while(Result::ok).filter_map(|l| l.parse::<usize>().ok()).last().unwrap_or(300 * turn);
         if !dir.exists() {
             continue;
@@ -135,7 +135,7 @@ fn files_are_saved_listed_verified_and_restored() {
     assert_eq!(ends(dpipe(&["checkpoint", "verify"], &store), 0).0, "2: intact\n3: intact\n");
     let restore = |more: &[&str]| {
         let mut command = dpipe(&["checkpoint", "restore"], &store);
-        command.arg("--to").arg(&out).args(more);
+        command.arg("--output").arg(&out).args(more);
         command
     };
     ends(restore(&[]), 0);
@@ -172,6 +172,6 @@ fn the_measurements_run() {
     );
     let checkpoint = ["checkpoint", "bench", "--size", "9M", "--regions", "3", "--json", "--dir"];
     let checkpoint = json(&ends(dpipe(&checkpoint, folder.at()), 0).0);
-    assert!(checkpoint["same"] == true && checkpoint["save_gib_s"].as_f64().unwrap() > 0.0, "{checkpoint}");
+    assert!(checkpoint["same"] == true && checkpoint["save_bytes_per_second"].as_f64().unwrap() > 0.0, "{checkpoint}");
     assert!(folder.names().unwrap().is_empty(), "something is left");
 }

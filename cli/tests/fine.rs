@@ -40,7 +40,7 @@ fn stat_counts_what_the_standard_input_asks_for() {
     // Eight places, each read three times, of 100 bytes; and one across a page.
     let mut lines: String = (0..24).map(|i| format!("{}\n", i % 8 * 4096)).collect();
     lines += "4090 12\n";
-    let args = ["stat", &file, "--load", "100@stdin", "--batch", "1", "--budget", "4M", "--json"];
+    let args = ["stat", &file, "--load", "100@stdin", "--batch", "1", "--memory", "4M", "--json"];
     let all = json(&ends(&args, &lines, 0).0);
     let metrics = &all[0]["metrics"];
     assert_eq!(all[0]["reads"], 25);
@@ -54,7 +54,7 @@ fn stat_counts_what_the_standard_input_asks_for() {
 fn stat_reads_several_files_by_a_law_and_leaves_them_as_they_are() {
     let folder = folder();
     let files = [file(&folder, "a", 4), file(&folder, "b", 8)];
-    let common = ["--load", "128@zipf:1.1,512@scan", "--requests", "4000", "--budget", "4M"];
+    let common = ["--load", "128@zipf:1.1,512@scan", "--reads", "4000", "--memory", "4M"];
     let out = ends(&[&["stat", &files[0], &files[1]], &common[..], &["--policy", "sieve"]].concat(), "", 0).0;
     assert_eq!(out.matches("8000 reads").count(), 2, "{out}");
     assert!(out.contains("policy sieve") && out.contains("class"), "{out}");
@@ -65,7 +65,7 @@ fn stat_reads_several_files_by_a_law_and_leaves_them_as_they_are() {
 fn the_plot_has_threshold_hits_and_slabs_over_the_phases() {
     let folder = folder();
     let (file, picture) = (file(&folder, "data", 8), path(&folder, "p.svg"));
-    let load = ["--load", "128@zipf:0.9,512@zipf:0.9,128@uniform", "--requests", "6000", "--budget", "3M"];
+    let load = ["--load", "128@zipf:0.9,512@zipf:0.9,128@uniform", "--reads", "6000", "--memory", "3M"];
     let args = [&["stat", &file, "--policy", "pipette", "--plot", &picture], &load[..]].concat();
     let (_, err) = ends(&args, "", 0);
     assert!(err.contains("drawn in"), "{err}");
@@ -82,13 +82,13 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
     for (args, input, why) in [
         (vec!["stat", &*file, "--load", "128@pareto"], "", "pareto"),
         (vec!["stat", &file, "--policy", "best"], "", "w-tiny-lfu"),
-        (vec!["stat", &file, "--budget", "1M"], "", "2 MiB"),
+        (vec!["stat", &file, "--memory", "1M"], "", "2 MiB"),
         (vec!["stat", &file, "--load", "8@stdin"], "12\nx\n", "line 2"),
         (vec!["stat", &file, "--load", "8@stdin", "--batch", "1"], "99999999\n", "99999999"),
         (vec!["stat", "/no/such/file"], "", "No such file"),
         (vec!["recommender", "--size", "4M", "--skew", "steep"], "", "steep"),
         (vec!["recommender", "--size", "0"], "", "at least 1M"),
-        (vec!["social", "--size", "1M", "--policy", "best", "--requests", "10"], "", "best"),
+        (vec!["social", "--size", "1M", "--policy", "best", "--reads", "10"], "", "best"),
     ] {
         let err = ends(&args, input, 2).1;
         assert!(err.contains(why), "{args:?}: {err}");
@@ -100,14 +100,17 @@ fn applications_stand_beside_the_page_cache_and_the_paper() {
     let folder = folder();
     for (name, published) in [("recommender", 93.5), ("social", 89.09)] {
         let file = path(&folder, name);
-        let args = [name, "--file", &file, "--size", "24M", "--requests", "4000", "--budget", "4M", "--json"];
+        let args = [name, "--file", &file, "--size", "24M", "--reads", "4000", "--memory", "4M", "--json"];
         let all = json(&ends(&args, "", 0).0);
         assert_eq!(all["paper"][1]["hit_percent"], published);
         assert_eq!(fs::metadata(&file).unwrap().len(), all["file_bytes"].as_u64().unwrap());
         let rows = all["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 2);
         for row in rows {
-            assert!(row["reads_per_s"].as_f64().unwrap() > 0.0 && row["asked_bytes"].as_u64().unwrap() > 0, "{row}");
+            assert!(
+                row["reads_per_second"].as_f64().unwrap() > 0.0 && row["asked_bytes"].as_u64().unwrap() > 0,
+                "{row}"
+            );
             assert!((0.0..=100.0).contains(&row["hit_percent"].as_f64().unwrap()), "{row}");
         }
         assert!(rows[0]["memory_bytes"].as_u64().unwrap() <= 4 << 20);

@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[allow(unused_imports)] // Of it, only the way to find a GNU sort is needed.
-#[path = "../../sort/tests/cases/mod.rs"]
+#[path = "../../crates/sort/tests/cases/mod.rs"]
 mod cases;
 mod scene;
 
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use cases::Gnu;
+use cases::GnuSort;
 use scene::{folder, on_path};
 
 /// A command line of a shell, what is in the file `in`, and what comes of it.
@@ -145,7 +145,7 @@ fn recorded_cases() {
     }
     let cases = recorded();
     assert!(cases.len() > 300, "{}", cases.len());
-    let gnu = Gnu::find("recorded_cases (the record)");
+    let gnu = GnuSort::find("recorded_cases (the record)");
     let folder = folder();
     let (next, runs) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = |worker: usize| {

@@ -108,7 +108,7 @@ fn address_space_is_taken_as_it_is_needed() {
         good(&folder, &format!("ulimit -v {limit}; $D sort -T . large -o sorted && cmp sorted expected"));
     }
     let (_, _, said) = shell(&folder, "ulimit -v 1000000; $D sort -S 8G -T . --report large -o sorted");
-    assert!(said.contains("MiB were asked for, and the system refused to map so much"), "{said}");
+    assert!(said.contains("MiB were asked for, and the system refused to map that much"), "{said}");
     let (code, _, said) = shell(&folder, "ulimit -n 10; $D sort -S 16M -T . large -o sorted");
     assert!(code == Some(0) || said.contains("raise the limit on open files"), "{said}");
 }
@@ -278,7 +278,7 @@ fn threads_that_no_command_can_have() {
         "sort --debug -n lines > /dev/null",
         "sort -m -n lines lines -o m",
         "sort -R lines -o r",
-        "stream --from generate:8M --to t",
+        "stream --from generate:8M --output t",
         "log bench --dir . --seconds 0.2 --threads 4",
         "demo --size 8M --memory 16M --dir .",
         "fine stat lines",

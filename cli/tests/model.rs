@@ -31,11 +31,12 @@ fn placements_beside_the_published_ranges() {
     assert!(rows.len() > 6 && report["what_ifs"].as_array().unwrap().len() >= 5);
     // Equal runs, equal figures; another choice, others.
     assert_eq!(report, serde_json::from_str::<Value>(&good(&["placements", "--json"])).unwrap());
-    let closed: Value = serde_json::from_str(&good(&["placements", "--json", "--set", "closed-form"])).unwrap();
+    let closed: Value = serde_json::from_str(&good(&["placements", "--json", "--costs", "closed-form"])).unwrap();
     // 8 + 0.75 + 2.4 us at 4 KiB, by hand.
     assert_eq!(closed["figure_3"]["rows"][2]["outcomes"][2]["latency"], 11.15);
     let large: Value =
-        serde_json::from_str(&good(&["placements", "--json", "--set", "closed-form", "--packet", "64K"])).unwrap();
+        serde_json::from_str(&good(&["placements", "--json", "--costs", "closed-form", "--packet-size", "64K"]))
+            .unwrap();
     assert_eq!(large["figure_3"]["rows"][5]["outcomes"][2]["latency"], 11.15);
 }
 
@@ -62,8 +63,8 @@ fn pipette_beside_the_published_tables() {
 fn pictures_stand_alone() {
     let folder = folder();
     let (placements, pipette) = (folder.path("placements"), folder.path("pipette"));
-    good(&["placements", "--svg", placements.to_str().unwrap()]);
-    good(&["pipette", "--reads", "5000", "--nodes", "2000", "--json", "--svg", pipette.to_str().unwrap()]);
+    good(&["placements", "--plot", placements.to_str().unwrap()]);
+    good(&["pipette", "--reads", "5000", "--nodes", "2000", "--json", "--plot", pipette.to_str().unwrap()]);
     for picture in [placements, pipette] {
         let svg = std::fs::read_to_string(picture).unwrap();
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.len() > 10_000);
@@ -74,10 +75,10 @@ fn pictures_stand_alone() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     for wrong in [
-        &["placements", "--set", "none"][..],
-        &["placements", "--packet", "0"],
+        &["placements", "--costs", "none"][..],
+        &["placements", "--packet-size", "0"],
         &["placements", "--devices", "0"],
-        &["placements", "--svg", "/nowhere/at/all.svg"],
+        &["placements", "--plot", "/nowhere/at/all.svg"],
         &["pipette", "--reads", "0"],
         &["pipette", "--policy", "none"],
         &["nothing"],

@@ -10,9 +10,8 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use datapipes_testkit::Mounted;
+use datapipes_testkit::{Mounted, until};
 use scene::{folder, is_root, on_path};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -23,13 +22,16 @@ const ARGUMENTS: &str = "NAMES_ARGUMENTS";
 /// Not a test of its own: the process becomes `dpipe`, and the kernel ends it when it is about to
 /// rename a file.
 #[test]
-#[ignore = "it is started by the tests that need it"]
+#[ignore = "run by the tests that need it"]
 fn becomes_the_program() {
-    let Ok(arguments) = std::env::var(ARGUMENTS) else {
-        println!("SKIPPED: becomes_the_program: it is started by the tests that need it");
-        return;
-    };
-    let calls = [libc::SYS_rename, libc::SYS_renameat, libc::SYS_renameat2].map(|call| (call, Vec::new()));
+    let arguments = std::env::var(ARGUMENTS).expect("its parent says what to run");
+    let calls = [
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_rename,
+        libc::SYS_renameat,
+        libc::SYS_renameat2,
+    ]
+    .map(|call| (call, Vec::new()));
     let filter = SeccompFilter::new(
         BTreeMap::from(calls),
         SeccompAction::Allow,
@@ -102,14 +104,6 @@ fn mounted(test: &str) -> Option<Mounted> {
 }
 
 /// Waits for something that comes, or panics after a long time.
-fn until(what: &str, mut come: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !come() {
-        assert!(since.elapsed() < Duration::from_secs(60), "{what} has not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn the_living_keep_their_names_and_the_dead_do_not() {
     const TEST: &str = "the_living_keep_their_names_and_the_dead_do_not";

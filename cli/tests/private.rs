@@ -71,12 +71,12 @@ fn streams() {
     let origins = folder();
     put(&origins, "private", 0o600);
     put(&origins, "protected", 0o444);
-    targets("stream, generated", 0o644, |to| format!("stream --from generate:1M --to {to}"));
+    targets("stream, generated", 0o644, |to| format!("stream --from generate:1M --output {to}"));
     let from = |name: &str| origins.path(name).display().to_string();
     let private = from("private");
-    targets("stream, private", 0o600, |to| format!("stream --from file:{private} --through lz4 --to {to}"));
+    targets("stream, private", 0o600, |to| format!("stream --from file:{private} --through lz4 --output {to}"));
     let protected = from("protected");
-    targets("stream, protected", 0o644, |to| format!("stream --from file:{protected} --placement all --to {to}"));
+    targets("stream, protected", 0o644, |to| format!("stream --from file:{protected} --placement all --output {to}"));
 }
 
 #[test]

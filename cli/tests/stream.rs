@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use scene::folder;
-use scene::streams::{bad, bytes, from_file, good, serve, stream};
+use scene::streams::{bad, bytes, from_file, good, joined, serve, stream};
 
 /// Each block of the file, in order by number: an independent account of what `sort-u64` does.
 fn sorted_blocks(data: &[u8], block: usize) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn a_file_is_transformed_the_same_under_every_placement() {
         let out = folder.path(placement);
         let mut command = stream(&from_file(&folder.path("in")), "crc32,sort-u64", &out);
         let report =
-            good(command.args(["--blocks", "64K", "--credits", "2", "--placement", placement, "--trust", trust]));
+            good(command.args(["--block-size", "64K", "--credits", "2", "--placement", placement, "--trust", trust]));
         assert!(fs::read(&out).unwrap() == expected, "{placement}");
         let run = &report["runs"][0];
         assert_eq!((&report["verified"], &run["due_from"]), (&true.into(), &"replay".into()), "{report}");
@@ -74,8 +74,8 @@ fn what_a_listener_sends_is_written_when_it_closes() {
     let folder = folder();
     let data = bytes(3, 777_777);
     let (address, thread) = serve(data.clone(), false);
-    let report = good(stream(&address, "xor=42", &folder.path("out")).args(["--blocks", "100000"]));
-    thread.join().unwrap();
+    let report = good(stream(&address, "xor=42", &folder.path("out")).args(["--block-size", "100000"]));
+    joined(thread);
     // Nobody can say whether the transform was right: what was sent is gone.
     let run = &report["runs"][0];
     assert_eq!((&run["due_from"], &run["on_disk"]["bytes"]), (&"sink".into(), &777_777.into()), "{report}");
@@ -86,7 +86,7 @@ fn what_a_listener_sends_is_written_when_it_closes() {
     // Nothing at all is a stream, too; without a transform, what was sent is known.
     let (address, thread) = serve(Vec::new(), false);
     let report = good(&mut stream(&address, "", &folder.path("empty")));
-    thread.join().unwrap();
+    joined(thread);
     assert_eq!((&report["runs"][0]["due_from"], &report["verified"]), (&"sent".into(), &true.into()), "{report}");
     assert_eq!(fs::read(folder.path("empty")).unwrap(), b"");
 }
@@ -127,24 +127,24 @@ fn what_cannot_be_leaves_nothing_and_says_why() {
     let file = from_file(&input);
     // Known before anything is started.
     for (from, through, more, why) in [
-        (file.as_str(), "sort-u64", "--credits=4", "whole number"),
+        (file.as_str(), "sort-u64", "--credits=4", "not a multiple of 8"),
         (file.as_str(), "lz4-decompress", "--credits=4", "for a block of"),
         (file.as_str(), "rot13", "--credits=4", "rot13"),
         (file.as_str(), "xor=300", "--credits=4", "key"),
         (file.as_str(), "crc32=1", "--credits=4", "no argument"),
         (file.as_str(), "crc32", "--credits=0", "credits"),
-        (file.as_str(), "crc32", "--blocks=9M", "blocks"),
+        (file.as_str(), "crc32", "--block-size=9M", "blocks"),
         ("file:/does/not/exist", "crc32", "--credits=4", "/does/not/exist"),
         ("file:/", "crc32", "--credits=4", "a folder"),
         (file.as_str(), "zstd=20", "--credits=4", "from 1 to 19"),
         (file.as_str(), "gzip=x", "--credits=4", "from 0 to 9"),
         (file.as_str(), "unlz4=1", "--credits=4", "no argument"),
         (file.as_str(), "exec:", "--credits=4", "which program"),
-        (file.as_str(), "crc32", "--patience=0", "patience"),
-        (file.as_str(), "crc32", "--patience=-1", "patience"),
-        (file.as_str(), "crc32", "--patience=NaN", "patience"),
-        (file.as_str(), "crc32", "--patience=1e300", "patience"),
-        (file.as_str(), "crc32", "--patience=1e-12", "patience"),
+        (file.as_str(), "crc32", "--timeout=0", "timeout"),
+        (file.as_str(), "crc32", "--timeout=-1", "timeout"),
+        (file.as_str(), "crc32", "--timeout=NaN", "timeout"),
+        (file.as_str(), "crc32", "--timeout=1e300", "timeout"),
+        (file.as_str(), "crc32", "--timeout=1e-12", "timeout"),
         ("tcp:127.0.0.1:1", "crc32", "--credits=4", "127.0.0.1:1"),
         ("ftp:x", "crc32", "--credits=4", "generate:SIZE"),
     ] {
@@ -155,8 +155,8 @@ fn what_cannot_be_leaves_nothing_and_says_why() {
     for placement in ["application", "central", "distributed"] {
         let (address, thread) = serve(bytes(5, 12_345), false);
         let error = bad(stream(&address, "crc32,sort-u64", &out).args(["--placement", placement]));
-        assert!(error.contains("sort-u64: ") && error.contains("whole number"), "{placement}: {error}");
-        thread.join().unwrap();
+        assert!(error.contains("sort-u64: ") && error.contains("not a multiple of 8"), "{placement}: {error}");
+        joined(thread);
     }
     let error = bad(&mut stream("generate:1K", "crc32", &folder.path("no/such/folder")));
     assert!(error.contains("no/such"), "{error}");
@@ -167,7 +167,7 @@ fn what_cannot_be_leaves_nothing_and_says_why() {
 /// A stream that is under way, and its processes: source, crc32, sink, controller.
 fn under_way(address: &str, out: &Path) -> (Child, Vec<(String, u32)>) {
     let mut command = stream(address, "crc32", out);
-    let mut child = command.args(["--blocks", "64K"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command.args(["--block-size", "64K"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
     let (_, processes) = line.trim().split_once(": ").unwrap_or_else(|| panic!("{line}"));
@@ -204,7 +204,7 @@ fn killing_any_process_leaves_no_file_and_no_process() {
             assert_eq!(status.code(), Some(2), "{victim}: {told}");
             assert!(told.contains(victim), "{victim}: {told}");
         }
-        thread.join().unwrap();
+        joined(thread);
         assert_eq!(folder.names().unwrap(), [""; 0], "after the death of {victim}");
         // They end by themselves; that they do not would be a test that never ends.
         while processes.iter().any(|(_, pid)| is_one_of_ours(*pid)) {

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use scene::streams::{bad, bytes, ended, from_file, good, serve, signal, stream, until};
+use scene::streams::{bad, bytes, ended, from_file, good, joined, serve, signal, stream, until};
 use scene::{folder, on_path};
 
 fn mode(path: &Path) -> u32 {
@@ -91,7 +91,7 @@ fn a_named_pipe_is_read_until_its_writer_closes() {
         for placement in ["application", "central", "distributed"] {
             let data = bytes(7, 1_234_567);
             let mut command = stream(&from_file(&pipe), through, &out);
-            command.args(["--json", "--placement", placement, "--blocks", "64K"]);
+            command.args(["--json", "--placement", placement, "--block-size", "64K"]);
             let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
             // It waits for a writer: this opens it.
             let mut writer = fs::File::options().write(true).open(&pipe).unwrap();
@@ -111,10 +111,10 @@ fn a_named_pipe_is_read_until_its_writer_closes() {
         }
     }
     // Nobody writes: patience ends it, or a signal.
-    let error = bad(stream(&from_file(&pipe), "crc32", &out).args(["--patience", "0.2"]));
+    let error = bad(stream(&from_file(&pipe), "crc32", &out).args(["--timeout", "0.2"]));
     // A writer that has it open and writes nothing is as silent as none.
     assert!(error.contains("a writer of") && error.contains("and its first bytes"), "{error}");
-    assert!(error.contains("patience"), "{error}");
+    assert!(error.contains("--timeout"), "{error}");
     let mut child = stream(&from_file(&pipe), "crc32", &out).spawn().unwrap();
     // Without a writer it has opened the pipe, and waits: a writer that does not wait for readers
     // finds one.
@@ -136,7 +136,7 @@ fn the_standard_streams_are_ends() {
     let (mut stdin, sent) = (child.stdin.take().unwrap(), data.clone());
     let writer = std::thread::spawn(move || stdin.write_all(&sent).unwrap());
     let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
+    joined(writer);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && output.stdout == data, "{told}");
     assert!(told.contains("not verified") && !told.contains(": verified"), "{told}");
@@ -193,9 +193,9 @@ fn patience_ends_what_stands_still_and_nothing_that_moves() {
     let out = folder.path("out");
     for placement in ["application", "central", "distributed"] {
         let (address, thread) = serve(bytes(3, 300_000), true);
-        let error = bad(stream(&address, "crc32", &out).args(["--patience", "0.3", "--placement", placement]));
+        let error = bad(stream(&address, "crc32", &out).args(["--timeout", "0.3", "--placement", placement]));
         assert!(error.contains("a block to move") && error.contains("source -> crc32"), "{placement}: {error}");
-        thread.join().unwrap();
+        joined(thread);
     }
     // Longer than patience in all, and never standing still for that long.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -207,8 +207,8 @@ fn patience_ends_what_stands_still_and_nothing_that_moves() {
             std::thread::sleep(std::time::Duration::from_millis(200));
         }
     });
-    good(stream(&address, "crc32", &out).args(["--patience", "3", "--blocks", "4096"]));
-    thread.join().unwrap();
+    good(stream(&address, "crc32", &out).args(["--timeout", "3", "--block-size", "4096"]));
+    joined(thread);
     assert_eq!(fs::metadata(&out).unwrap().len(), 20 * 4096);
 }
 
@@ -236,7 +236,7 @@ fn the_replay_shows_how_far_it_is_and_ctrl_c_ends_it() {
     let dpipe = env!("CARGO_BIN_EXE_dpipe");
     // So much that applying the transforms takes minutes.
     let command =
-        format!("{dpipe} stream --from generate:500G --through crc32,gzip --to {}", folder.path("out").display());
+        format!("{dpipe} stream --from generate:500G --through crc32,gzip --output {}", folder.path("out").display());
     let mut child = Command::new("script")
         .args(["-qefc", &command, "/dev/null"])
         .env("TERM", "xterm")

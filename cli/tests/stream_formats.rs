@@ -44,7 +44,7 @@ fn each_tool_reads_ours_and_we_read_theirs() {
             fs::write(&input, &data).unwrap();
             for (placement, blocks) in PLACEMENTS.iter().zip(["1M", "100000", "65537"]) {
                 let mut command = stream(&from_file(&input), pack, &out);
-                let report = good(command.args(["--placement", placement, "--blocks", blocks]));
+                let report = good(command.args(["--placement", placement, "--block-size", blocks]));
                 assert_eq!((&report["verified"], &report["runs"][0]["due_from"]), (&true.into(), &"replay".into()));
                 assert!(tool(program, "-d -c", &out) == data, "{program} -d of {placement} {blocks}");
             }
@@ -53,7 +53,7 @@ fn each_tool_reads_ours_and_we_read_theirs() {
                 // Two frames are one stream.
                 fs::write(&out, packed.repeat(2)).unwrap();
                 let mut command = stream(&from_file(&out), unpack, &back);
-                let report = good(command.args(["--placement", PLACEMENTS[at % 3], "--blocks", "300000"]));
+                let report = good(command.args(["--placement", PLACEMENTS[at % 3], "--block-size", "300000"]));
                 assert_eq!(report["verified"], true);
                 assert!(fs::read(&back).unwrap() == data.repeat(2), "{unpack} of {program} {way}");
             }

@@ -103,7 +103,7 @@ fn nothing_of_a_program_outlives_the_stream() {
     {
         let mut command = stream("generate:3M", &format!("{FAMILY} {blocks}"), &out);
         let mark = marked(&mut command, &format!("blocks-{at}"));
-        let error = bad(command.args(["--patience", "1"]));
+        let error = bad(command.args(["--timeout", "1"]));
         assert!(error.contains("a block to move"), "{blocks}: {error}");
         until("the end of all", || with_mark(&mark).is_empty());
     }
@@ -155,7 +155,7 @@ fn a_program_ends_when_its_keepers_are_killed_or_stopped() {
     {
         let mut command = stream("generate:3M", &format!("{before} {KEEPERS} {what}"), &out);
         let mark = marked(&mut command, &format!("keeper-{at}"));
-        let error = bad(command.args(["--patience", "1"]));
+        let error = bad(command.args(["--timeout", "1"]));
         assert!(error.contains(why), "{what}: {error}");
         until("the end of all", || with_mark(&mark).is_empty());
         assert_eq!(folder.names().unwrap(), [""; 0], "{what}");
@@ -183,7 +183,7 @@ fn a_stopped_keeper_ends_when_the_command_is_killed() {
 fn the_help_says_what_a_program_is_held_to() {
     let output = Command::new(env!("CARGO_BIN_EXE_dpipe")).args(["stream", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
-    for word in ["exec:COMMAND", "exit code 0", "unzstd", "gunzip", "--patience", "standard input", "Verified means"] {
+    for word in ["exec:COMMAND", "exit with\n0", "unzstd", "gunzip", "--timeout", "standard input", "Verified means"] {
         assert!(help.contains(word), "{word}: {help}");
     }
 }

@@ -85,7 +85,7 @@ fn a_program_ends_though_a_stranger_cannot_start_another() {
     drop(served);
     let _ = starts.join();
     match ends {
-        None => println!("SKIPPED: {test}: here the kernel tells of such a process"),
+        None => println!("NOT APPLICABLE: {test}: here the kernel tells of such a process"),
         Some(ends) => {
             for (status, is_right) in ends {
                 assert!(status.is_some_and(|status| status.success()) && is_right, "{status:?}");

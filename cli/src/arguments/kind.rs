@@ -1,15 +1,15 @@
 //! The kinds of data that `gen` writes and `check` knows: those of the testkit, with their orders.
 
-pub(crate) use datapipes_testkit::generate::DataKind;
-use datapipes_testkit::generate::{NumberType, UnknownKind};
-use datapipes_testkit::validate::DataFormat;
+pub(crate) use datapipes_data::generate::DataKind;
+use datapipes_data::generate::{NumberType, UnknownKind};
+use datapipes_data::validate::DataFormat;
 
 /// The kind of a name.
 pub(crate) fn parse(name: &str) -> Result<DataKind, String> {
     name.parse().map_err(|e: UnknownKind| e.to_string())
 }
 
-/// What `check` checks a kind by; lines have many orders, and this is the plain one.
+/// Returns the format by which `check` checks a kind. For lines it is the plain order of bytes.
 pub(crate) fn format(kind: DataKind) -> DataFormat {
     match kind {
         DataKind::Records(_) => DataFormat::benchmark_records(),

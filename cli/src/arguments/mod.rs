@@ -1,6 +1,6 @@
-//! What a user writes, and how it is read.
+//! The arguments of the commands, and how they are read and explained.
 
-pub(crate) mod command_line;
+pub(crate) mod ending;
 pub(crate) mod kind;
 pub(crate) mod quoting;
 pub(crate) mod sort_args;

@@ -60,7 +60,8 @@ fn is_plain_in_double_quotes(name: &[u8], at: usize, byte: u8) -> bool {
 mod tests {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
-    use std::process::Command;
+
+    use datapipes_testkit::{GnuSort, Random};
 
     use super::*;
 
@@ -95,37 +96,30 @@ mod tests {
     /// too many.
     #[test]
     fn as_the_system_sort_shows_them() {
-        let sort = std::env::var_os("GNU_SORT").unwrap_or_else(|| "sort".into());
-        let version = Command::new(&sort).arg("--version").output();
-        let version = version.map(|v| String::from_utf8_lossy(&v.stdout).into_owned()).unwrap_or_default();
-        if !version.contains("(GNU coreutils) ") {
-            println!("SKIPPED: as_the_system_sort_shows_them: this machine has no GNU sort");
-            return;
-        }
-        let is_old = version.contains("(GNU coreutils) 9.1\n");
+        let Some(gnu) = GnuSort::find("as_the_system_sort_shows_them") else { return };
         let alphabet = b"ab #~{}'\"$`!@?*\\:=\n\t\x01\x7f\xc3\xa9-+%]";
-        let mut state = 1u64;
+        let seed = datapipes_testkit::seed(1);
+        let random = &mut Random(seed);
         for _ in 0..300 {
-            let mut random = |n: usize| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) as usize % n
-            };
-            let name: Vec<u8> = (0..1 + random(6)).map(|_| alphabet[random(alphabet.len())]).collect();
+            let name: Vec<u8> = (0..1 + random.below(6)).map(|_| alphabet[random.below(alphabet.len())]).collect();
             let (shown, quoted) = both(&name);
             let name = OsStr::from_bytes(&name);
             // 9.1 begins a name with both apostrophes and escapes by two quotes too many.
             let both_kinds = name.as_bytes().contains(&b'\'') && shown.contains("'$'");
-            if name == "-" || is_old && both_kinds {
+            if name == "-" || gnu.is_9_1() && both_kinds {
                 continue;
             }
             let said = |arguments: &[&OsStr]| {
-                let output = Command::new(&sort).args(arguments).env("LC_ALL", "C").current_dir("/sys").output();
+                let output = gnu.command().args(arguments).current_dir("/sys").output();
                 String::from_utf8_lossy(&output.unwrap().stderr).into_owned()
             };
             let text = said(&["--".as_ref(), name]);
-            assert!(text.contains(&format!("cannot read: {shown}: ")), "{name:?}: {shown}: {text}");
+            assert!(text.contains(&format!("cannot read: {shown}: ")), "seed {seed}: {name:?}: {shown}: {text}");
             let text = said(&["-c".as_ref(), "--".as_ref(), "x".as_ref(), name]);
-            assert!(text.contains(&format!("extra operand {quoted} not allowed")), "{name:?}: {quoted}: {text}");
+            assert!(
+                text.contains(&format!("extra operand {quoted} not allowed")),
+                "seed {seed}: {name:?}: {quoted}: {text}"
+            );
         }
     }
 }

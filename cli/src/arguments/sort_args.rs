@@ -5,7 +5,7 @@
 //! `getopt_long` does. Our own options have no abbreviations, so that an abbreviation means here
 //! what it means to GNU.
 
-mod names;
+pub(crate) mod names;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -24,7 +24,7 @@ use datapipes_sort::text::{BufferSize, KeySpec, TextOptions, TextOrder, quote};
 
 use crate::arguments::quoting;
 
-/// What the input is made of.
+/// The kind of records in the input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
     /// Lines of text, ended by `terminator`.
@@ -50,7 +50,7 @@ pub(crate) struct RecordShape {
     pub(crate) key_len_bytes: usize,
 }
 
-/// What to do.
+/// The action that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Action {
     #[default]
@@ -87,7 +87,7 @@ pub(crate) struct Parsed {
     pub(crate) batch_size: Option<usize>,
     /// Compresses spilled runs, and with `-d` decompresses them.
     pub(crate) compress_program: Option<OsString>,
-    /// Where the salt of a random order comes from; without one, from the system.
+    /// The file with the salt of a random order. Without one, the system provides the salt.
     pub(crate) random_source: Option<OsString>,
     /// Show what of each line is compared, and warn of what is probably not meant.
     pub(crate) debug: bool,
@@ -127,7 +127,7 @@ impl Parsed {
 pub(crate) struct UsageError {
     pub(crate) message: String,
     pub(crate) exit_code: u8,
-    /// Whether the pointer to --help follows.
+    /// Whether the message ends with a pointer to --help.
     pub(crate) try_help: bool,
 }
 
@@ -359,13 +359,14 @@ impl SortArgs {
             "debug" => self.debug = true,
             "files0-from" => self.files0_from = value.map(OsString::from_vec),
             "batch-size" => self.batch_size = Some(batch_size(given, self.most_merged)?),
-            "parallel" => {
+            "parallel" | "threads" => {
                 // As in GNU, more than can be counted is merely very many.
-                self.parallel = Some(number(given, "--parallel")?);
+                self.parallel = Some(number(given, &format!("--{name}"))?);
                 if self.parallel == Some(0) {
                     return Err(trouble("number in parallel must be nonzero"));
                 }
             }
+            "memory" => return self.with_argument(b'S', "--memory", given.to_vec()),
             "help" => self.stop = Some(Action::Help),
             "version" => self.stop = Some(Action::Version),
             "json" => self.json = true,

@@ -1,4 +1,21 @@
-//! Amounts for people.
+//! Amounts: read from the command line, and written for people.
+
+/// Reads a size argument: a number with a unit of 1024 (K, M, ...) or 1000 (KB, MB, ...).
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    datapipes::parse_size(text).map_err(|e| e.to_string())
+}
+
+/// Parses a count of at least 1.
+pub(crate) fn parse_count<T: std::str::FromStr + PartialEq + Default>(text: &str) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    match text.parse::<T>() {
+        Ok(count) if count == T::default() => Err("it is at least 1".into()),
+        Ok(count) => Ok(count),
+        Err(e) => Err(e.to_string()),
+    }
+}
 
 /// Bytes with a unit of 1000, as disks and rates are given.
 pub(crate) fn bytes(count: u64) -> String {
@@ -18,24 +35,19 @@ pub(crate) fn bytes(count: u64) -> String {
 
 /// Bytes with a unit of 1024, as memory is given.
 pub(crate) fn memory(count: u64) -> String {
-    match count {
-        0..1024 => format!("{count} B"),
-        1024..0x10_0000 => format!("{:.0} KiB", count as f64 / 1024.0),
-        0x10_0000..0x4000_0000 => format!("{:.0} MiB", count as f64 / 1048576.0),
-        _ => format!("{:.1} GiB", count as f64 / 1073741824.0),
-    }
+    datapipes::topology::Size(count).to_string()
 }
 
 /// A rate in GB/s.
 pub(crate) fn rate(bytes: u64, seconds: f64) -> String {
-    let gb_s = gb_s(bytes, seconds);
+    let gb_s = bytes_per_second(bytes, seconds) / 1e9;
     let digits = if gb_s < 0.1 { 3 } else { 2 };
     format!("{gb_s:.digits$} GB/s")
 }
 
-/// A rate in GB/s as a number; 0 for no time.
-pub(crate) fn gb_s(bytes: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { bytes as f64 / 1e9 / seconds } else { 0.0 }
+/// A rate in bytes per second; 0 for no time.
+pub(crate) fn bytes_per_second(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 }
 }
 
 /// A time with a fitting unit.

@@ -18,10 +18,11 @@ use datapipes_sort::{Input, Output};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::copy::verify;
+use super::data::copy::verify;
 use super::sort;
 use crate::any_locator::AnyLocator;
-use crate::arguments::command_line::size;
+use crate::arguments::ending::Ending;
+use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::system::files::WorkFolder;
@@ -29,22 +30,32 @@ use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, system::child::Usage};
 use steps::{Checked, Steps};
 
-/// Nothing is kept unless --keep is given. Exit code 1 where anything does not hold.
+const ENDING: Ending = Ending {
+    notes: "",
+
+    zero: "every check holds",
+    one: Some("a check does not hold"),
+    examples: &["dpipe demo --size 20MB --memory 16M", "dpipe demo --size 20MB --dir . --no-compare --json"],
+};
+
+/// Writes records, sorts them in a fraction of their size, checks the result, and compares it with
+/// the system's sort. Nothing is kept unless --keep is given.
 #[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
 pub(crate) struct Args {
     /// Bytes to sort
-    #[arg(long, default_value = "1GB", value_name = "SIZE", value_parser = size)]
+    #[arg(long, default_value = "1GB", value_name = "SIZE", value_parser = parse_size)]
     size: u64,
-    /// Memory to sort them in
-    #[arg(long, default_value = "128M", value_name = "SIZE", value_parser = size)]
+    /// Memory budget of the sort
+    #[arg(long, default_value = "128M", value_name = "SIZE", value_parser = parse_size)]
     memory: u64,
-    /// Where to put the files; by default where temporary files go
+    /// Folder for the files [default: the one for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Keep the files
+    /// Keep the files, and say where they are
     #[arg(long)]
     keep: bool,
-    /// Do not run the system's sort beside
+    /// Do not run the system's sort for comparison
     #[arg(long)]
     no_compare: bool,
     /// Print JSON: bytes, records, memory_bytes, dir, generated, input, dpipe, routes, output,
@@ -53,7 +64,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
     /// Bytes sorted.
@@ -62,17 +73,17 @@ struct Outcome {
     records: u64,
     /// The budget.
     memory_bytes: u64,
-    /// Where the files were.
+    /// The folder of the files.
     dir: PathBuf,
-    /// What writing the input used.
+    /// The resources that writing the input used.
     generated: Usage,
-    /// What `dpipe check` says of the input.
+    /// The report of `dpipe check` on the input.
     input: Checked,
-    /// What sorting used, and its report.
+    /// The resources that the sort used, and its report.
     dpipe: Sorted,
     /// The ways its bytes took, with reasons.
     routes: Vec<Route>,
-    /// What `dpipe check` says of the output.
+    /// The report of `dpipe check` on the output.
     output: Checked,
     /// The system's sort on the same file with the same memory.
     system: Option<Sorted>,
@@ -91,17 +102,23 @@ struct Sorted {
     name: String,
     /// The command line.
     command: String,
-    /// What it used.
+    /// The resources that it used.
     usage: Usage,
     /// Its own report, where it gives one.
     report: Option<Value>,
 }
+
+const RECORD_BYTES: u64 = 100;
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     // The sort raises less than its minimum to it; then the system's sort should have as much.
     let memory = args.memory.max(datapipes_sort::MIN_MEMORY);
+    if args.size < RECORD_BYTES {
+        let why = format!("--size {}: a record has {RECORD_BYTES} bytes", args.size);
+        return Err(Error::new(ErrorKind::InvalidInput, "demo", why).with_advice("give at least that"));
+    }
     check_space(&parent, args)?;
     let folder = WorkFolder::under(&parent, "dpipe-demo", args.keep)?;
     let outcome = act(folder.path(), args, memory)?;
@@ -206,7 +223,7 @@ fn check_space(dir: &Path, args: &Args) -> Result<()> {
                 units::bytes(free),
                 units::bytes(need)
             );
-            Err(Error::new(ErrorKind::NoSpace, "demo", why).advice("give a smaller --size, or another --dir"))
+            Err(Error::new(ErrorKind::NoSpace, "demo", why).with_advice("give a smaller --size, or another --dir"))
         }
         _ => Ok(()),
     }

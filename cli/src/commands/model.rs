@@ -8,10 +8,20 @@ use std::path::Path;
 
 use datapipes::Result;
 
+use crate::arguments::ending::Ending;
 use crate::outcome::{CommandStatus, print};
 
-/// Models: nothing is measured on this machine, and equal options give equal figures everywhere.
+const ENDING: Ending = Ending {
+    notes: "\
+Nothing is measured on this machine. Equal options give equal figures everywhere.",
+    zero: "the model is shown",
+    one: None,
+    examples: &["dpipe model placements", "dpipe model pipette --reads 5000 --nodes 2000"],
+};
+
+/// Shows models of hardware in virtual time, beside what the papers published.
 #[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
 pub(crate) struct Args {
     #[command(subcommand)]
     model: Model,
@@ -19,11 +29,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Model {
-    /// Reads of a few bytes from SSDs that are read by pages or by bytes, beside the published
-    /// tables
+    /// Model reads of a few bytes from SSDs, by pages or by bytes, beside the published tables
     Pipette(pipette::Args),
-    /// Data channels between devices under three placements of the protocol, beside the published
-    /// ranges
+    /// Model data channels between devices under three placements of the protocol, beside the
+    /// published ranges
     Placements(placements::Args),
 }
 
@@ -36,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 
 /// Writes a picture, and says so on the standard error, for the output may be JSON.
 fn save(path: &Path, picture: &str) -> Result<()> {
-    crate::system::files::draw(path, picture)?;
+    crate::system::files::write_text(path, picture)?;
     crate::outcome::note(&format!("drawn in {}\n", path.display()));
     Ok(())
 }

@@ -3,7 +3,7 @@
 mod annotate;
 mod check;
 mod disorder;
-mod help;
+pub(crate) mod help;
 mod locale;
 mod names;
 mod places;
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     exit_code_in_words("sort", outcome, |error| words::words(error, &places::folders(&parsed)))
 }
 
-/// What comes before any input is looked at: warnings, and the salt of a random order.
+/// Prints warnings and reads the salt of a random order, before any input is read.
 fn prepare(parsed: &mut Parsed) -> Result<()> {
     if let Some(text) = &parsed.collation_note {
         if locale::is_installed() {
@@ -86,19 +86,15 @@ fn sort(parsed: &Parsed) -> Result<()> {
         false => (None, output),
     };
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
-    let job = SortJob {
-        format: format(parsed),
-        inputs,
-        output,
-        memory_bytes,
-        spill,
-        spill_order: parsed.spill_order,
-        threads: places::threads(&machine, parsed, memory_bytes),
-        unique: parsed.options.unique,
-        compress_program: parsed.compress_program.as_ref().map(PathBuf::from),
-        fan_in: parsed.batch_size.unwrap_or(0),
-        control: control.clone(),
-    };
+    let job = SortJob::between(&machine, format(parsed), inputs, output)
+        .memory_bytes(memory_bytes)
+        .spill(spill)
+        .spill_order(parsed.spill_order)
+        .threads(places::threads(&machine, parsed, memory_bytes))
+        .unique(parsed.options.unique)
+        .compress_program(parsed.compress_program.as_ref().map(PathBuf::from))
+        .fan_in(parsed.batch_size.unwrap_or(0))
+        .control(control.clone());
     let sorted = watched(parsed, &control, || match parsed.action {
         Action::Merge => datapipes_sort::merge(&machine, job),
         _ => datapipes_sort::sort(&machine, job),
@@ -115,7 +111,7 @@ fn allow_many_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where it is refused, few inputs still open.
+    // If the limit cannot be raised, a small number of inputs still opens.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

@@ -8,29 +8,16 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `origin`, `waiting` | where bytes come from; waits that a signal and patience end |
-//! | `chain`, `bodies`, `codecs`, `program`, `keeper` | what was asked for, as devices and programs |
-//! | `one`, `watch`, `meter`, `view` | one stream, from its start to its name |
-//! | `replay`, `blocks` | what must arrive, computed here |
+//! | `ends` | the origin, what must arrive, and waits that a signal or a timeout ends |
+//! | `steps` | what was asked for, as devices and programs |
+//! | `run` | one run of the stream, from its start until the file has its name |
+//! | `job` | what all runs have in common |
 
-mod blocks;
-mod bodies;
-mod chain;
-mod codecs;
-mod device_progress;
-mod one;
-mod origin;
-mod program;
-mod replay;
-mod supervisor;
-mod table;
-mod trust;
-mod view;
-mod waiting;
-mod watch;
+mod ends;
+mod job;
+mod run;
+mod steps;
 
-use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -41,79 +28,103 @@ use datapipes_fabric::channel::{ChannelShape, Copies};
 use datapipes_fabric::placement::Placement;
 use serde::Serialize;
 
-use crate::arguments::command_line::size;
+use crate::arguments::ending::Ending;
+use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, json, print, print_error};
 use crate::system::signals::{self, WaitsFor};
-pub(crate) use bodies::functions;
-use chain::{Step, Work, names};
-use one::Run;
-use origin::{Origin, Sum};
-pub(crate) use supervisor::enter as keeper;
-use trust::TrustLevel;
-use waiting::WaitTimeout;
+use ends::origin::Origin;
+use ends::replay;
+use ends::waiting::WaitTimeout;
+use job::{Job, Target};
+use run::one::{self, Run};
+use run::table;
+pub(crate) use steps::bodies::functions;
+use steps::chain::{Step, Work, names};
+pub(crate) use steps::supervisor::enter as keeper;
+use steps::trust::TrustLevel;
 
 /// A private copy of each block under way is kept by each receiver, and charged to it: see `Limits`
 /// of the fabric.
 const MAX_BLOCK_BYTES: u64 = 8 << 20;
-/// As long as anybody waits: beyond that a time cannot be added to the clock.
-const MAX_PATIENCE_SECONDS: f64 = 1e9;
+/// The longest timeout: a longer one cannot be added to the clock.
+const MAX_TIMEOUT_SECONDS: f64 = 1e9;
 
-/// Nothing is at the target's name unless all of it arrived. Exit code 1 where what is on disk is
-/// not what was sent.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const ENDING: Ending = Ending {
+    notes: "\
+Nothing is at the output's name unless all of it arrived.",
+    zero: "the file holds what was sent",
+    one: Some("what is on the disk is not what was sent"),
+    examples: &[
+        "dpipe stream --from generate:8M --output stream.bin",
+        "dpipe stream --from file:data.bin --through zstd=3 --output data.zst --json",
+        "dpipe stream --from file:data.bin --through exec:'tr a-z A-Z' --output upper.bin",
+        "dpipe stream --from - --through gzip --placement central --output - < lines.txt > lines.gz",
+        "dpipe stream --from generate:8M --placement all --output stream.bin",
+    ],
+};
+
+const TRANSFORMS: &str = "\
 Transforms, one after the other, each in a process of its own:
-  lz4, zstd[=1..19], gzip[=0..9]  compress; the whole stream becomes one frame, which the tool of that name reads
-  unlz4, unzstd, gunzip           decompress what those tools wrote; damage, a cut end and bytes behind it are errors
-                                  (a frame of `lz4 -l` has no mark of its end: cut between two of its blocks it passes)
-  crc32                           passes blocks on, and reports the checksum of the stream
+  lz4, zstd[=1..19], gzip[=0..9]  compress the stream into one frame, which the tool of that name reads
+  unlz4, unzstd, gunzip           decompress what those tools wrote; damage, a cut end and bytes behind
+                                  it are errors (a frame of `lz4 -l` has no mark of its end: if it is cut
+                                  between two of its blocks, the cut is not found)
+  crc32                           passes the blocks on, and reports the checksum of the stream
   xor=KEY, forward                changes each byte, changes nothing
-  sort-u64                        sorts each block's numbers; a block must be a whole number of 8 bytes
-  lz4-compress, lz4-decompress    raw blocks, for one another only
-  exec:COMMAND                    `sh -c COMMAND`: it reads the stream on its standard input, and writes it on its standard output
+  sort-u64                        sorts the numbers of each block, which must be a multiple of 8 bytes
+  lz4-compress, lz4-decompress    compress and decompress raw blocks, for one another only
+  exec:COMMAND                    runs `sh -c COMMAND`, which reads the stream on its standard input and
+                                  writes it on its standard output
 
-A program (exec:) runs as you, outside of the isolation. All that follows exec: is its command, commas too; give --through once more
-for what comes behind it. It must read all of its input and end with exit code 0, or nothing gets the target's name. Its standard
-error is shown. What it started and left running is ended with it, except what changed its user. Two processes see to that, and
-one of them is enough; who kills both leaves what the shell started.
+A program (exec:) runs as you, outside of the isolation. All that follows exec: is its command, commas
+too; give --through once more for later transforms. The program must read all of its input and exit with
+0, or nothing gets the name of the output. Its standard error is shown. What it started and left running
+is ended with it, except what changed its user. Two processes see to that, and one of them is enough; if
+both are killed, what the shell started stays.
 
-Verified means: the origin was read once more, the transforms were applied to it here, and the bytes read back from the disk are the
-same. What can be read only once (tcp:, a named pipe, -) or run only once (exec:) is not verified behind a transform that changes
-bytes: the disk is compared with what the sink received, and the report says so. With --to - nothing can be read back, the report
-goes to the standard error, and what fails under way has been written in part.")]
+Verified means: this command read the origin once more, applied the transforms to it, and found the bytes
+read back from the disk to be the same. An origin that can be read only once (tcp:, a named pipe, -) and
+a program that can run only once (exec:) are not verified behind a transform that changes bytes: the disk
+is compared with what the sink received, and the report says so. With --output - nothing can be read
+back, the report goes to the standard error, and what fails under way has been written in part.";
+
+/// Streams from a source through transforms to a file, by isolated processes, under each placement
+/// of the protocol.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.after(TRANSFORMS))]
 pub(crate) struct Args {
-    /// generate:SIZE (made by this command and sent over TCP), tcp:HOST:PORT (what a listener sends
-    /// until it closes), file:PATH (a file, a block device or a named pipe), - (the standard input)
+    /// Origin: generate:SIZE (made by this command and sent over TCP), tcp:HOST:PORT (what a listener
+    /// sends until it closes), file:PATH (a file, a block device or a named pipe), - (the standard
+    /// input)
     #[arg(long, default_value = "generate:256M", value_name = "ORIGIN")]
     from: Origin,
-    /// Transforms on the way, separated by commas: see below. Given more than once, the lists
-    /// follow each other
+    /// Transforms on the way, separated by commas; the list is below. If it is given more than once,
+    /// the lists follow each other
     #[arg(long, default_value = "crc32", value_name = "LIST")]
     through: Vec<String>,
-    /// The file to write, or - for the standard output. What is there is replaced when all of it
-    /// has arrived, and keeps its mode; a link is followed. A new file is no more readable than the
-    /// file that it came from
-    #[arg(long, value_name = "PATH")]
-    to: Target,
-    /// Where the protocol between the devices runs; all: one after the other, and a comparison
+    /// File to write, or - for the standard output. A file that exists is replaced when all bytes have
+    /// arrived, and keeps its mode; a link is followed. A new file is no more readable than the file
+    /// that it came from
+    #[arg(long, short, alias = "to", value_name = "PATH")]
+    output: Target,
+    /// Where the protocol between the devices runs; all: one after the other, with a comparison
     #[arg(long, value_enum, default_value_t = Where::Distributed)]
     placement: Where,
     /// Bytes of a block, up to 8M
-    #[arg(long, default_value = "1M", value_name = "SIZE", value_parser = size)]
-    blocks: u64,
+    #[arg(long, alias = "blocks", default_value = "1M", value_name = "SIZE", value_parser = parse_size)]
+    block_size: u64,
     /// Blocks under way on a channel
     #[arg(long, default_value_t = 4, value_name = "N")]
     credits: u32,
     /// How far receivers trust senders not to write a block again
     #[arg(long, value_enum, default_value_t = TrustLevel::Copy)]
     trust: TrustLevel,
-    /// Give up when no block has moved for so long, when nobody answers or writes, or when the sink
-    /// takes so long to make the file durable; may have a fraction. Without it, wait for as long as
-    /// it takes
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    patience: Option<Duration>,
-    /// Neither apply the transforms to the origin once more nor read the file back: only what the
-    /// devices counted is compared
+    /// Seconds, with a fraction if you like, after which to give up if no block moves, nobody answers
+    /// or writes, or the sink does not make the file durable [default: never]
+    #[arg(long, alias = "patience", value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Compare only what the devices counted: neither apply the transforms once more nor read the
+    /// file back
     #[arg(long)]
     no_verify: bool,
     /// Print JSON: from, through, to, block_bytes, credits, trust, runs, verified
@@ -147,73 +158,30 @@ impl Where {
     }
 }
 
-/// What is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Target {
-    File(PathBuf),
-    /// The standard output.
-    Output,
-}
-
-impl From<std::ffi::OsString> for Target {
-    fn from(text: std::ffi::OsString) -> Target {
-        if text == "-" { Target::Output } else { Target::File(text.into()) }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::File(path) => path.display().fmt(f),
-            Target::Output => f.write_str("-"),
-        }
-    }
-}
-
 fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("give seconds, more than 0 and at most {MAX_PATIENCE_SECONDS}");
-    let seconds = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= MAX_PATIENCE_SECONDS).ok_or_else(wrong)?;
+    let wrong = || format!("give seconds, more than 0 and at most {MAX_TIMEOUT_SECONDS}");
+    let seconds = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= MAX_TIMEOUT_SECONDS).ok_or_else(wrong)?;
     Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero()).ok_or_else(wrong)
 }
 
-/// What all runs have in common.
-#[derive(Debug)]
-struct Job {
-    origin: Origin,
-    steps: Vec<Step>,
-    to: Target,
-    /// Of the edges, in order: into each transform, and into the sink.
-    shapes: Vec<ChannelShape>,
-    trust: TrustLevel,
-    patience: WaitTimeout,
-    /// Which copies go past the caches.
-    copies: Copies,
-    /// Whether the standard error has the report as JSON, and nothing else.
-    quiet: bool,
-    /// Whether the origin is read once more, and the file read back.
-    verifies: bool,
-    /// What was sent and what must be on disk, where it can be computed again.
-    due: Option<(Sum, Sum)>,
-}
-
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// As it was asked for.
+    /// As the user gave it.
     from: String,
-    /// As it was asked for.
+    /// As the user gave it.
     through: Vec<String>,
     /// The file, or "-".
     to: String,
-    /// Of the source.
+    /// Bytes of a block of the source.
     block_bytes: u64,
-    /// Of each channel.
+    /// Blocks under way on each channel.
     credits: u32,
-    /// Of each receiver.
+    /// Trust of each receiver in its sender.
     trust: TrustLevel,
-    /// One for each placement.
+    /// The runs, one for each placement.
     runs: Vec<Run>,
-    /// Whether all of them hold; null where that is not known of each.
+    /// Whether all runs are verified; null if one is unknown and none is wrong.
     verified: Option<bool>,
 }
 
@@ -243,20 +211,20 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
             from: args.from.to_string(),
             through: job.steps.into_iter().map(|step| step.name).collect(),
             to: job.to.to_string(),
-            block_bytes: args.blocks,
+            block_bytes: args.block_size,
             credits: args.credits,
             trust: job.trust,
             runs,
             verified,
         };
-        say(&args.to, &(json(&outcome)? + "\n"))?;
+        say(&args.output, &(json(&outcome)? + "\n"))?;
     } else if runs.len() > 1 {
         say(&job.to, &table::comparison(&runs))?;
     }
     Ok(if is_wrong { CommandStatus::Bad } else { CommandStatus::Good })
 }
 
-/// Says how it went, where the bytes do not go.
+/// Prints the report to the standard stream that does not carry the bytes.
 fn say(to: &Target, text: &str) -> Result<()> {
     match to {
         Target::File(_) => print(text),
@@ -269,21 +237,23 @@ fn say(to: &Target, text: &str) -> Result<()> {
 
 fn job(args: &Args) -> Result<Job> {
     let wrong = |what: String| Error::new(ErrorKind::InvalidInput, "stream", what);
-    if args.blocks == 0 || args.blocks > MAX_BLOCK_BYTES {
-        return Err(wrong(format!("blocks of {} bytes, where 1 to {MAX_BLOCK_BYTES} can be", args.blocks)));
+    if args.block_size == 0 || args.block_size > MAX_BLOCK_BYTES {
+        return Err(wrong(format!("blocks of {} bytes, where 1 to {MAX_BLOCK_BYTES} can be", args.block_size)));
     }
     let many = args.placement.placements().len() > 1;
-    if many && args.to == Target::Output {
-        return Err(wrong("all placements, one after the other, into one stream".into()).advice("choose a placement"));
+    if many && args.output == Target::Output {
+        return Err(
+            wrong("all placements, one after the other, into one stream".into()).with_advice("choose a placement")
+        );
     }
     args.from.check()?;
     if many && args.from.is_read_once() && !matches!(args.from, Origin::Tcp(_)) {
         return Err(wrong(format!("all placements from {}, which can be read once", args.from))
-            .advice("choose a placement, or copy it to a file"));
+            .with_advice("choose a placement, or copy it to a file"));
     }
     let checked = args.trust == TrustLevel::InPlaceChecked;
     let mut steps = Vec::new();
-    let mut shapes = vec![ChannelShape { checked, ..ChannelShape::new(args.credits, args.blocks as usize) }];
+    let mut shapes = vec![ChannelShape { checked, ..ChannelShape::new(args.credits, args.block_size as usize) }];
     for name in args.through.iter().flat_map(|list| names(list)) {
         let step = Step::parse(name)?;
         let before = shapes[shapes.len() - 1];
@@ -296,12 +266,12 @@ fn job(args: &Args) -> Result<Job> {
     Ok(Job {
         origin: args.from.clone(),
         steps,
-        to: args.to.clone(),
+        to: args.output.clone(),
         shapes,
         trust: args.trust,
-        patience: WaitTimeout(args.patience),
+        patience: WaitTimeout(args.timeout),
         copies: calibrated(),
-        quiet: args.json && args.to == Target::Output,
+        quiet: args.json && args.output == Target::Output,
         verifies: !args.no_verify,
         due: None,
     })

@@ -9,12 +9,14 @@
 //! A pure function from values to text: it measures nothing. The SVG stands alone (no scripts,
 //! fonts or links).
 
+use datapipes::topology::Size;
+
 use crate::picture::svg::{Drawing, FAINT, Text, escape};
 
 /// One layer of the pyramid; the caller gives them fastest first.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
-    /// What it is called (`L2`, `DRAM`).
+    /// Its name (`L2`, `DRAM`).
     pub(crate) name: String,
     /// Capacity in bytes.
     pub(crate) capacity_bytes: Option<u64>,
@@ -31,7 +33,7 @@ pub(crate) struct Layer {
 /// One primitive between two layers.
 #[derive(Clone, Debug)]
 pub(crate) struct PrimitiveNote {
-    /// What it is called.
+    /// Its name.
     pub(crate) name: String,
     /// Whether this machine has it.
     pub(crate) available: bool,
@@ -39,7 +41,7 @@ pub(crate) struct PrimitiveNote {
     pub(crate) reason: String,
     /// Measured rate in GB/s.
     pub(crate) gb_s: Option<f64>,
-    /// How it is to program.
+    /// How easy it is to program.
     pub(crate) ease: Ease,
 }
 
@@ -60,7 +62,7 @@ const TOP: f64 = 104.0;
 const CHIP: (f64, f64) = (292.0, 50.0);
 const CHIP_GAP: f64 = 8.0;
 const COLUMNS: usize = 2;
-/// Where the primitives end, and the axis of the pyramid.
+/// The right end of the primitives, and the axis of the pyramid.
 const CHIPS_RIGHT: f64 = MARGIN + 2.0 * CHIP.0 + CHIP_GAP;
 const AXIS: f64 = 802.0;
 /// Half the width of the pyramid at its top and bottom; the top is cut so that a name fits.
@@ -96,7 +98,7 @@ pub(crate) fn svg(machine: &str, layers: &[Layer]) -> String {
     out.finish()
 }
 
-/// Where one layer and the primitives under it lie.
+/// The positions of one layer and of the primitives under it.
 struct Row {
     /// Top and bottom of the slab in the pyramid.
     slab: (f64, f64),
@@ -299,15 +301,7 @@ fn latency(ns: Option<f64>) -> String {
 }
 
 fn capacity(bytes: Option<u64>) -> String {
-    let Some(bytes) = bytes else { return "capacity not known".to_owned() };
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1023.95 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let tenths = if unit == 0 || (value - value.round()).abs() < 0.05 { 0 } else { 1 };
-    format!("{value:.tenths$} {}", units[unit])
+    bytes.map_or_else(|| "capacity not known".to_owned(), |bytes| Size(bytes).to_string())
 }
 
 #[cfg(test)]
@@ -483,6 +477,6 @@ mod tests {
         assert_eq!(bandwidth(Some(22.44)), "22.4 GB/s");
         assert_eq!(capacity(Some(1 << 20)), "1 MiB");
         assert_eq!(capacity(Some(1536)), "1.5 KiB");
-        assert_eq!(capacity(Some(u64::MAX)), "16384 PiB");
+        assert_eq!(capacity(Some(u64::MAX)), "16 EiB");
     }
 }

@@ -3,11 +3,11 @@
 
 use std::fmt::{self, Write as _};
 
-/// Of text and what matters.
+/// The colour of text and of the main lines.
 pub(crate) const INK: &str = "#1f2328";
-/// Of text beside it.
+/// The colour of secondary text.
 pub(crate) const FAINT: &str = "#57606a";
-/// Of series.
+/// The colours of series.
 pub(crate) const PALETTE: [&str; 8] =
     ["#0b3c6f", "#d1741f", "#1a7f37", "#8250df", "#b3261e", "#57606a", "#4d88cb", "#b07800"];
 
@@ -93,7 +93,7 @@ impl Drawing {
     }
 }
 
-/// Where and how a line of text is set.
+/// The position and style of a line of text.
 #[derive(Clone, Copy)]
 pub(crate) struct Text {
     at: Point,

@@ -16,7 +16,7 @@ use crate::system::signals;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// What a process used.
+/// The resources that a process used.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Usage {
     /// Wall-clock time from start to end, in seconds.
@@ -38,24 +38,21 @@ impl Usage {
 
 /// Processor time that this process used so far, in seconds.
 pub(crate) fn own_cpu_seconds() -> f64 {
-    cpu_seconds_of(libc::RUSAGE_SELF)
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
 /// Processor time that this process and those of its children that ended (and theirs) used so far,
 /// in seconds.
 pub(crate) fn family_cpu_seconds() -> f64 {
-    cpu_seconds_of(libc::RUSAGE_SELF) + cpu_seconds_of(libc::RUSAGE_CHILDREN)
-}
-
-fn cpu_seconds_of(whom: libc::c_int) -> f64 {
     // SAFETY: rusage is a structure of numbers, for which zeros are values; getrusage fills our own
     // variable.
-    let rusage = unsafe {
-        let mut rusage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(whom, &mut rusage);
-        rusage
+    let children = unsafe {
+        let mut children: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut children);
+        children
     };
-    time(rusage.ru_utime) + time(rusage.ru_stime)
+    own_cpu_seconds() + time(children.ru_utime) + time(children.ru_stime)
 }
 
 fn time(t: libc::timeval) -> f64 {
@@ -69,7 +66,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     let started = Instant::now();
     signals::keep_children();
     let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| Error::io("run", &e, shown.clone()))?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| Error::io("run", e, shown.clone()))?;
     let stdout = child.stdout.take();
     // Read meanwhile, lest the child wait for us.
     let reader = datapipes::threads::spawn("read", move || {
@@ -91,7 +88,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     if signals::arrived() {
         return Err(interrupted("run"));
     }
-    let output = read.map_err(|e| Error::io("read the output of", &e, shown.clone()))?;
+    let output = read.map_err(|e| Error::io("read the output of", e, shown.clone()))?;
     if !(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0) {
         let how = match libc::WIFSIGNALED(status) {
             true => format!("died of signal {}", libc::WTERMSIG(status)),
@@ -126,7 +123,7 @@ fn wait(child: &mut Child) -> Result<(libc::c_int, libc::rusage)> {
         }
         let error = std::io::Error::last_os_error();
         if got < 0 && error.raw_os_error() != Some(libc::EINTR) {
-            return Err(Error::io("wait for", &error, format!("process {pid}")));
+            return Err(Error::io("wait for", error, format!("process {pid}")));
         }
         if signals::arrived() && !told {
             told = true;

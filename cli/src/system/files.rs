@@ -1,4 +1,4 @@
-//! Files that the commands make beside what they were asked for: pictures, and folders to work in.
+//! Files that the commands make beside their results: pictures, man pages and work folders.
 
 use std::fs::{DirBuilder, File};
 use std::io::Write;
@@ -11,15 +11,15 @@ use datapipes::{AtomicFile, Error, FileMode, PublishOutcome, Result, TargetKind}
 use crate::outcome::print_error;
 use crate::system::signals;
 
-/// So many random names are tried before something else must be wrong.
+/// The number of random names to try before giving up.
 const MAX_TRIES: usize = 100;
 
-/// Writes a picture: a file whole or not at all, and what is no file (`/dev/stdout`, a named pipe)
-/// in order.
-pub(crate) fn draw(path: &Path, picture: &str) -> Result<()> {
-    let bytes = picture.as_bytes();
+/// Writes a text: a file as a whole or not at all, and a stream (`/dev/stdout`, a named pipe) in
+/// order.
+pub(crate) fn write_text(path: &Path, text: &str) -> Result<()> {
+    let bytes = text.as_bytes();
     if target_kind(path)? == TargetKind::Stream {
-        let fail = |e: std::io::Error| Error::io("write", &e, path.display().to_string());
+        let fail = |e: std::io::Error| Error::io("write", e, path.display().to_string());
         File::options().write(true).open(path).and_then(|mut file| file.write_all(bytes)).map_err(fail)?;
     } else {
         let draft = AtomicFile::replacing(path, FileMode::USUAL)?;
@@ -51,12 +51,11 @@ pub(crate) struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// A new one under another, which is made if it is not there. Its name begins with `prefix` and
+    /// A new one under another, which must be there. Its name begins with `prefix` and
     /// ends with a random number: the number of a process may be that of one that is dead, or of
     /// one in another container.
     pub(crate) fn under(parent: &Path, prefix: &str, keep: bool) -> Result<WorkFolder> {
-        let fail = |path: &Path, e: &std::io::Error| Error::io("create", e, path.display().to_string());
-        std::fs::create_dir_all(parent).map_err(|e| fail(parent, &e))?;
+        let fail = |path: &Path, e: std::io::Error| Error::io("create", e, path.display().to_string());
         for _ in 0..MAX_TRIES {
             let mut random = [0; 8];
             rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -65,7 +64,7 @@ impl WorkFolder {
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(WorkFolder { path, keep }),
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(fail(&path, &e)),
+                Err(e) => return Err(fail(&path, e)),
             }
         }
         Err(Error::os("create", libc::EEXIST, format!("a folder in {}", parent.display())))

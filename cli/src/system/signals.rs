@@ -37,7 +37,7 @@ const ENDING: [libc::c_int; 10] = [
     libc::SIGPOLL,
 ];
 
-/// What the work may have to wait for.
+/// The things that the work may have to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitsFor {
     /// Disks and processors only: it stops soon when asked.
@@ -52,21 +52,8 @@ pub(crate) fn catch(waits_for: WaitsFor) -> Control {
     let control = WORK.get_or_init(Control::default).clone();
     WAITS_FOR_STREAMS.store(waits_for == WaitsFor::Streams, SeqCst);
     for signal in ENDING {
-        // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set;
-        // the handler is a function of the right signature that only touches atomics (see the
-        // module).
-        unsafe {
-            let mut old: libc::sigaction = std::mem::zeroed();
-            let known = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
-            // The clock is ours: see `handle`.
-            if !known || old.sa_sigaction == libc::SIG_IGN && signal != libc::SIGALRM {
-                continue;
-            }
-            let mut new: libc::sigaction = std::mem::zeroed();
-            new.sa_sigaction = handle as extern "C" fn(libc::c_int) as libc::sighandler_t;
-            libc::sigemptyset(&mut new.sa_mask);
-            libc::sigaction(signal, &new, std::ptr::null_mut());
-        }
+        // The clock is ours: see `handle`.
+        install(signal, handle, signal == libc::SIGALRM);
     }
     if waits_for == WaitsFor::Streams {
         unblock(libc::SIGALRM);
@@ -85,19 +72,24 @@ pub(crate) fn keep_children() {
 /// process. What it starts has them as usual again: a handler, unlike a signal that is ignored,
 /// does not outlast the start of another program.
 pub(crate) fn outlive() {
-    for signal in ENDING {
-        // SAFETY: as in `catch`; the handler does nothing.
-        unsafe {
-            let mut old: libc::sigaction = std::mem::zeroed();
-            let known = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
-            if !known || old.sa_sigaction == libc::SIG_IGN {
-                continue;
-            }
-            let mut new: libc::sigaction = std::mem::zeroed();
-            new.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-            libc::sigemptyset(&mut new.sa_mask);
-            libc::sigaction(signal, &new, std::ptr::null_mut());
+    ENDING.into_iter().for_each(|signal| install(signal, nothing, false));
+}
+
+/// Installs a handler of this module. A signal that the parent chose to ignore stays ignored, unless
+/// `even_ignored`.
+fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), even_ignored: bool) {
+    // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set; the
+    // handlers of this module only touch atomics and call what may be called in one (see there).
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        let known = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
+        if !known || old.sa_sigaction == libc::SIG_IGN && !even_ignored {
+            return;
         }
+        let mut new: libc::sigaction = std::mem::zeroed();
+        new.sa_sigaction = handler as libc::sighandler_t;
+        libc::sigemptyset(&mut new.sa_mask);
+        libc::sigaction(signal, &new, std::ptr::null_mut());
     }
 }
 

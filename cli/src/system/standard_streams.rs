@@ -18,9 +18,10 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
+use datapipes::locks::Mutex;
 use datapipes::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 
@@ -135,7 +136,7 @@ pub(crate) fn input() -> Result<Stream> {
 /// Where the parent closed it, or no more files can be open.
 pub(crate) fn input_fd() -> Result<OwnedFd> {
     let fd = input()?.0;
-    fd.try_clone_to_owned().map_err(|e| Error::io("open", &e, INPUT))
+    fd.try_clone_to_owned().map_err(|e| Error::io("open", e, INPUT))
 }
 
 /// How many bytes of the standard input, where it is a pipe, nobody has read; 0 where nobody knows.
@@ -179,7 +180,7 @@ pub(crate) fn lines() -> Result<impl Iterator<Item = io::Result<String>>> {
     let ahead = AHEAD.get_or_init(|| Mutex::new(BufReader::new(stream)));
     let next = || {
         let mut line = String::new();
-        let read = ahead.lock().unwrap_or_else(PoisonError::into_inner).read_line(&mut line);
+        let read = ahead.lock().read_line(&mut line);
         match read {
             Ok(0) => None,
             read => Some(read.map(|_| {
@@ -206,7 +207,7 @@ pub(crate) fn output() -> Result<Stream> {
 /// Where the parent closed it, or no more files can be open.
 pub(crate) fn output_fd() -> Result<OwnedFd> {
     let fd = output()?.0;
-    fd.try_clone_to_owned().map_err(|e| Error::io("open", &e, OUTPUT))
+    fd.try_clone_to_owned().map_err(|e| Error::io("open", e, OUTPUT))
 }
 
 /// Prints to the standard error what has to be known: where that fails, the exit code is 2, see

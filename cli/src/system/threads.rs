@@ -1,9 +1,9 @@
 //! Work on as many threads as can be had.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use datapipes::Result;
+use datapipes::locks::Mutex;
 use datapipes::threads::spawn_scoped;
 
 use crate::outcome::note;
@@ -31,7 +31,7 @@ pub(crate) fn map_on_threads<T: Send>(
             if result.is_err() {
                 next.store(pieces, Relaxed);
             }
-            done.lock().unwrap_or_else(PoisonError::into_inner).push((piece, result));
+            done.lock().push((piece, result));
         }
     };
     std::thread::scope(|scope| {
@@ -43,7 +43,7 @@ pub(crate) fn map_on_threads<T: Send>(
         }
         work();
     });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut done = done.into_inner();
     done.sort_by_key(|(piece, _)| *piece);
     done.into_iter().map(|(_, result)| result).collect()
 }

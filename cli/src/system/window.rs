@@ -25,11 +25,11 @@ pub(crate) struct Window {
 impl Window {
     /// Connects a file to fresh memory.
     pub(crate) fn over(machine: &datapipes::Machine, ssd: &Ssd) -> Result<Window> {
-        // What fits the file is enough: a small one does not pay for a large window.
+        // The window is no larger than the file, so that a small file costs little memory.
         let len = usize::try_from(ssd.len()?).unwrap_or(usize::MAX).clamp(1, BLOCK * DEPTH).next_multiple_of(4096);
-        let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
+        let options = MapOptions::default().pages(Pages::Huge).prefault(false);
         let memory = Dram::allocate_with(len, options)?;
-        let constraints = Constraints { typical_len: Some(BLOCK as u64), ..Constraints::default() };
+        let constraints = Constraints::default().typical_len(BLOCK as u64);
         Ok(Window { pipe: machine.connect_with(ssd, &memory, &constraints)?, memory })
     }
 

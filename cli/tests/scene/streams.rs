@@ -3,15 +3,14 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
 
 pub(crate) fn stream(from: &str, through: &str, to: &Path) -> Command {
     // What it leaves becomes a child of this process, and is found there.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
     command.env("LC_ALL", "C").stdin(Stdio::null());
-    command.args(["stream", "--from", from, "--through", through, "--to"]).arg(to);
+    command.args(["stream", "--from", from, "--through", through, "--output"]).arg(to);
     command
 }
 
@@ -62,37 +61,8 @@ pub(crate) fn serve(data: Vec<u8>, hold: bool) -> (String, std::thread::JoinHand
     (address, thread)
 }
 
-/// Nothing here takes so long: a bound against waiting for ever.
-pub(crate) const LONG: Duration = Duration::from_secs(120);
-
-/// The end of a process, which must come.
-pub(crate) fn ended(child: &mut Child) -> ExitStatus {
-    ended_within(child, LONG).unwrap_or_else(|| panic!("process {} does not end", child.id()))
-}
-
-/// The end of a process; None where it does not come, and then it is killed.
-pub(crate) fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
-    let since = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        if since.elapsed() > limit {
-            child.kill().unwrap();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Waits until something holds, which it must.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !holds() {
-        assert!(since.elapsed() < LONG, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+#[allow(unused_imports)] // Some tests do not wait.
+pub(crate) use datapipes_testkit::{ended, ended_within, joined, until};
 
 pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();

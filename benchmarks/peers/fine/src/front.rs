@@ -97,7 +97,8 @@ impl Reader for Fronted {
     }
 
     fn notes(&self) -> Vec<(&'static str, f64)> {
-        vec![("items", self.cache.len() as f64), ("capacity_items", self.capacity.get() as f64)]
+        let (items, capacity) = (self.cache.len() as f64, self.capacity.get() as f64);
+        vec![("items", items), ("capacity_items", capacity), ("block_bytes", self.direct.block() as f64)]
     }
 
     fn admit(&self, offset: u64, bytes: &dyn Fn(&mut [u8])) -> bool {

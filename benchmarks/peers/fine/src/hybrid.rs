@@ -84,7 +84,8 @@ impl Reader for Foyer {
     }
 
     fn notes(&self) -> Vec<(&'static str, f64)> {
-        vec![("items", self.cache.memory().usage() as f64), ("capacity_items", self.capacity as f64)]
+        let (items, capacity) = (self.cache.memory().usage() as f64, self.capacity as f64);
+        vec![("items", items), ("capacity_items", capacity), ("block_bytes", self.direct.block() as f64)]
     }
 
     /// By real reads: what is put in faster than the store writes is dropped, and the store would

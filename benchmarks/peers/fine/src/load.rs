@@ -1,6 +1,6 @@
 //! The requests and what they must bring: the same for every reader, by seed.
 
-use datapipes_testkit::access::{ItemLayout, Items, Popularity};
+use datapipes_data::access::{ItemLayout, Items, Popularity};
 
 /// What is read: equal items of a file, by popularity.
 #[derive(Clone, Copy, Debug)]

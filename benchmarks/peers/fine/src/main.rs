@@ -119,7 +119,6 @@ fn open(name: &str, options: &Options, len: u64, depth: usize) -> Outcome<Box<dy
         let limit = options.number("--limit")?.saturating_sub(BESIDE + measure::anonymous_bytes());
         usize::try_from(limit).map_err(|e| e.to_string())
     };
-    let block = if len <= 512 { 512 } else { 4096 };
     Ok(match name {
         "ours" => {
             let policy = options.get("--policy").unwrap_or("adaptive");
@@ -131,10 +130,10 @@ fn open(name: &str, options: &Options, len: u64, depth: usize) -> Outcome<Box<dy
         }
         "mmap" if options.has("--drop") => return Err("mmap cannot be measured without a memory cgroup".into()),
         "mmap" => Box::new(pages::Mapped::open(file)?),
-        "ring" => Box::new(Direct::open(file, block)?),
+        "ring" => Box::new(Direct::open(file, len)?),
         "foyer" => {
             let folder = Path::new(options.text("--folder")?);
-            Box::new(hybrid::Foyer::open(Direct::open(file, block)?, folder, items()?, STORE)?)
+            Box::new(hybrid::Foyer::open(Direct::open(file, len)?, folder, items()?, STORE)?)
         }
         #[cfg(feature = "rocksdb")]
         "rocksdb" => {
@@ -146,7 +145,7 @@ fn open(name: &str, options: &Options, len: u64, depth: usize) -> Outcome<Box<dy
         name => {
             let capacity = NonZeroUsize::new(items()?).ok_or("--capacity 0")?;
             let cache = front(name, capacity.get())?;
-            Box::new(Fronted { cache, direct: Direct::open(file, block)?, capacity })
+            Box::new(Fronted { cache, direct: Direct::open(file, len)?, capacity })
         }
     })
 }
@@ -168,7 +167,7 @@ fn weigh(name: &str, items: usize) -> Outcome<()> {
         let folder = std::env::temp_dir().join(format!("fine-peers-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
         // Nothing is read here: any file will do.
-        let any = Direct::open(&std::env::current_exe().map_err(|e| e.to_string())?.to_string_lossy(), 512)?;
+        let any = Direct::open(&std::env::current_exe().map_err(|e| e.to_string())?.to_string_lossy(), front::ITEM as u64)?;
         let before = measure::anonymous_bytes();
         let reader = hybrid::Foyer::open(any, &folder, items, STORE)?;
         requests.for_each(|r| {

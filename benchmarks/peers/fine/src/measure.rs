@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use datapipes_testkit::access::{Items, Scatter};
+use datapipes_data::access::{Items, Scatter};
 use serde_json::{Value, json};
 
 use crate::load::{self, Load};
@@ -105,13 +105,14 @@ struct Part {
 pub fn phase(reader: &dyn Reader, load: &Load, phase: Phase, seconds: f64, stream: &mut Items) -> Outcome<Value> {
     let before = (reader.counts(), cpu(libc::RUSAGE_SELF), device_bytes());
     let parts = on_threads(phase.threads, |thread| one_thread(reader, load, phase, seconds, stream, thread))?;
-    let (counts, cpu_s, device) = (reader.counts(), cpu(libc::RUSAGE_SELF) - before.1, device_bytes());
+    let (counts, cpu_now, device) = (reader.counts(), cpu(libc::RUSAGE_SELF), device_bytes());
+    let system_s = cpu_now.1 - before.1.1;
     let reads: u64 = parts.iter().map(|p| p.reads).sum();
     // Readers of any speed meet the same requests in the phases that follow, unless they are very
     // fast.
     stream.take((reads as usize).max(STEP)).for_each(drop);
     let asked = reads as f64 * f64::from(load.layout.item_bytes);
-    let cpu_s = cpu_s - parts.iter().map(|p| p.drawing).sum::<f64>();
+    let cpu_s = cpu_now.0 - before.1.0 + system_s - parts.iter().map(|p| p.drawing).sum::<f64>();
     let (read, written) = (device.0 - before.2.0, device.1 - before.2.1);
     let (hits, looked) = match (counts, before.0) {
         (Some(now), Some(then)) => (now.0 - then.0, now.1 - then.1),
@@ -130,6 +131,7 @@ pub fn phase(reader: &dyn Reader, load: &Load, phase: Phase, seconds: f64, strea
         "amplification": read as f64 / asked,
         "written_per_byte": written as f64 / asked,
         "cpu_us": cpu_s * 1e6 / reads as f64,
+        "system_us": system_s * 1e6 / reads as f64,
     });
     if reader.hits_by() != "unknown" {
         row["hit_pct"] = json!(hit * 100.0);
@@ -254,8 +256,8 @@ impl Histogram {
     }
 }
 
-/// Processor seconds of the process, user and system.
-pub fn cpu(who: i32) -> f64 {
+/// Processor seconds of the process: user, system.
+pub fn cpu(who: i32) -> (f64, f64) {
     // SAFETY: rusage is a structure of numbers, for which zeros are values; getrusage fills our own
     // variable.
     let usage = unsafe {
@@ -264,7 +266,7 @@ pub fn cpu(who: i32) -> f64 {
         usage
     };
     let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+    (seconds(usage.ru_utime), seconds(usage.ru_stime))
 }
 
 fn thread_cpu() -> f64 {

@@ -1,7 +1,7 @@
 //! Ours: the cache of this project, over a file.
 
 use datapipes::Ssd;
-use datapipes_cache::{CacheConfig, CachePolicy, FineGrained};
+use datapipes_cache::{CacheOptions, CachePolicy, FineGrained};
 
 use crate::reader::{Outcome, Reader, Session};
 
@@ -13,7 +13,7 @@ impl Ours {
         let machine = datapipes::discover();
         let ssd = Ssd::open(path).map_err(told)?;
         let policy: CachePolicy = policy.parse().map_err(told)?;
-        let config = CacheConfig::new(&machine).budget(budget).policy(policy).depth(depth);
+        let config = CacheOptions::new(&machine).budget(budget).policy(policy).depth(depth);
         Ok(Ours(FineGrained::over(&ssd, config).map_err(told)?))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use io_uring::{IoUring, opcode, types};
 
@@ -20,9 +20,17 @@ pub struct Direct {
 }
 
 impl Direct {
-    pub fn open(path: &str, block: u64) -> Outcome<Direct> {
+    /// For items of `item` bytes, of which none crosses a block's border.
+    pub fn open(path: &str, item: u64) -> Outcome<Direct> {
         let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
-        Ok(Direct { file: file.map_err(|e| format!("{path}: {e}"))?, block })
+        let file = file.map_err(|e| format!("{path}: {e}"))?;
+        let block = smallest_read(&file, item).ok_or_else(|| format!("{path}: no direct read of up to 4 KiB"))?;
+        Ok(Direct { file, block })
+    }
+
+    /// The bytes of a read at the device.
+    pub fn block(&self) -> u64 {
+        self.block
     }
 
     pub fn ring(&self) -> Outcome<Ring> {
@@ -39,9 +47,24 @@ impl Reader for Direct {
         "unknown"
     }
 
+    fn notes(&self) -> Vec<(&'static str, f64)> {
+        vec![("block_bytes", self.block as f64)]
+    }
+
     fn warm_up(&self) -> Option<(usize, usize)> {
         Some((2048, 1))
     }
+}
+
+/// The smallest direct read that the device does and that holds an item, by trying: 512 bytes on
+/// many disks, 4 KiB on others.
+fn smallest_read(file: &File, item: u64) -> Option<u64> {
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let mut page = Page([0; 4096]);
+    let sizes = [512, 1024, 2048, 4096].into_iter().filter(|size| *size as u64 >= item);
+    let mut possible = sizes.filter(|size| file.read_at(&mut page.0[..*size], 0).is_ok());
+    possible.next().map(|size| size as u64)
 }
 
 /// A ring and its buffers, of one thread.

@@ -49,7 +49,7 @@ const LONG: [(&str, Takes, u8); 29] = [
 
 /// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with
 /// --version-sort.
-const EXACT: [(&str, Takes); 12] = [
+const EXACT: [(&str, Takes); 14] = [
     ("version", Nothing),
     ("records", Perhaps),
     ("u32", Nothing),
@@ -61,12 +61,14 @@ const EXACT: [(&str, Takes); 12] = [
     ("no-progress", Nothing),
     ("report", Nothing),
     ("explain", Nothing),
+    ("memory", Argument),
+    ("threads", Argument),
     ("spill-order", Argument),
 ];
 
-pub(super) const CHECK_WORDS: [(&str, u8); 3] = [("quiet", b'C'), ("silent", b'C'), ("diagnose-first", b'c')];
-pub(super) const SPILL_WORDS: [(&str, u8); 2] = [("given", b'g'), ("cost", b'c')];
-pub(super) const SORT_WORDS: [(&str, u8); 6] = [
+pub(crate) const CHECK_WORDS: [(&str, u8); 3] = [("quiet", b'C'), ("silent", b'C'), ("diagnose-first", b'c')];
+pub(crate) const SPILL_WORDS: [(&str, u8); 2] = [("given", b'g'), ("cost", b'c')];
+pub(crate) const SORT_WORDS: [(&str, u8); 6] = [
     ("general-numeric", b'g'),
     ("human-numeric", b'h'),
     ("month", b'M'),
@@ -74,6 +76,12 @@ pub(super) const SORT_WORDS: [(&str, u8); 6] = [
     ("random", b'R'),
     ("version", b'V'),
 ];
+
+/// The names of all long options, for tests of the help.
+#[cfg(test)]
+pub(crate) fn all_long() -> Vec<&'static str> {
+    LONG.iter().map(|(name, ..)| *name).chain(EXACT.iter().map(|(name, _)| *name)).collect()
+}
 
 /// The option of that name or unambiguous abbreviation.
 pub(super) fn find_long(name: &[u8]) -> Result<(&'static str, Takes, u8), UsageError> {

@@ -1,6 +1,8 @@
 //! The wording and the exit codes, where GNU sort is present side by side with it.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+
+use datapipes_testkit::GnuSort;
 
 use super::*;
 
@@ -108,12 +110,9 @@ fn collation_is_noted_once_where_it_is_not_by_bytes() {
 /// Every command line here must fail in the same words and with the same code as GNU sort.
 #[test]
 fn same_complaints_as_the_system_sort() {
-    let version = Command::new("sort").arg("--version").output();
-    if !version.is_ok_and(|v| String::from_utf8_lossy(&v.stdout).contains("(GNU coreutils) 9.1\n")) {
-        println!(
-            "SKIPPED: same_complaints_as_the_system_sort: this machine has no GNU sort 9.1, whose wording is compared"
-        );
-        return;
+    let Some(gnu) = GnuSort::find("same_complaints_as_the_system_sort") else { return };
+    if !gnu.is_9_1() {
+        return println!("SKIPPED: same_complaints_as_the_system_sort: the wording of 9.1 is compared");
     }
     let lines: &[&[&str]] = &[
         &["--check=foo"],
@@ -195,7 +194,7 @@ fn same_complaints_as_the_system_sort() {
         &["-S", "99999999999999999999"],
     ];
     for line in lines {
-        let mut command = Command::new("sort");
+        let mut command = gnu.command();
         let output = command.args(*line).env("LC_ALL", "C").stdin(Stdio::null()).output().unwrap();
         let want = String::from_utf8_lossy(&output.stderr).replace("'sort ", "'dpipe sort ");
         let want: Vec<String> = want

@@ -13,7 +13,7 @@ use crate::progress::{self, State};
 use crate::system::child::{self, Usage};
 use crate::system::signals;
 
-/// What `dpipe check --json` says; see there.
+/// The output of `dpipe check --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Checked {
     pub(super) records: u64,
@@ -23,7 +23,7 @@ pub(super) struct Checked {
     pub(super) checksum: String,
 }
 
-/// What the steps share.
+/// The settings that the steps share.
 pub(super) struct Steps<'a> {
     dpipe: PathBuf,
     dir: &'a Path,
@@ -32,7 +32,7 @@ pub(super) struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     pub(super) fn new(dir: &'a Path, memory: u64) -> Result<Steps<'a>> {
-        let dpipe = std::env::current_exe().map_err(|e| Error::io("find", &e, "this program"))?;
+        let dpipe = std::env::current_exe().map_err(|e| Error::io("find", e, "this program"))?;
         Ok(Steps { dpipe, dir, memory })
     }
 
@@ -48,7 +48,7 @@ impl<'a> Steps<'a> {
     pub(super) fn check(&self, path: &Path) -> Result<Checked> {
         let mut command = Command::new(&self.dpipe);
         command.args(["check", "records-ascii", "--json"]).arg(path).stderr(std::process::Stdio::inherit());
-        let output = command.output().map_err(|e| Error::io("run", &e, self.dpipe.display().to_string()))?;
+        let output = command.output().map_err(|e| Error::io("run", e, self.dpipe.display().to_string()))?;
         if signals::arrived() {
             return Err(interrupted("demo"));
         }
@@ -86,8 +86,8 @@ impl<'a> Steps<'a> {
     /// Drops a file from the page cache, so that each contestant reads it from the device.
     pub(super) fn forget(&self, path: &Path) -> Result<()> {
         let shown = || path.display().to_string();
-        let file = std::fs::File::open(path).map_err(|e| Error::io("open", &e, shown()))?;
-        file.sync_all().map_err(|e| Error::io("sync", &e, shown()))?;
+        let file = std::fs::File::open(path).map_err(|e| Error::io("open", e, shown()))?;
+        file.sync_all().map_err(|e| Error::io("sync", e, shown()))?;
         // Advice; where it is not taken, both contestants find the same.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         Ok(())

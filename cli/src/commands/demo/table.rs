@@ -20,7 +20,7 @@ pub(super) fn generated(input: &Checked, usage: &Usage) -> String {
     )
 }
 
-/// How the bytes went, hop by hop.
+/// The route of the bytes, hop by hop.
 pub(super) fn sorted(sorted: &Sorted) -> String {
     let Some(report) = &sorted.report else { return String::new() };
     let mut out = String::new();

@@ -11,57 +11,105 @@ use std::process::Command;
 use std::time::Instant;
 
 use datapipes::{Error, ErrorKind, Result, Ssd};
-use datapipes_cache::{CacheConfig, CachePolicy, FineGrained};
-use datapipes_testkit::access::{ReadRequest, Recommender, Skew, SocialGraph};
+use datapipes_cache::{CacheOptions, CachePolicy, FineGrained};
+use datapipes_data::access::{ReadRequest, Recommender, Skew, SocialGraph};
 use serde::{Deserialize, Serialize};
 
 use super::content;
 use super::limit::Limit;
-use crate::arguments::command_line::size;
+use crate::arguments::ending::Ending;
+use crate::arguments::units::{parse_count, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, system::child};
 
-/// Writes the file once, warms up, measures: hit ratio, memory and throughput, beside the paper's
-/// table 4.
+const RECOMMENDER: Ending = Ending {
+    notes: "\
+Writes the file once, warms up, and measures the hit ratio, memory and throughput, beside table 4
+of the paper.",
+    zero: "both sides are measured",
+    one: None,
+    examples: &["dpipe fine recommender --size 8M --reads 2000 --memory 4M --skew traces --json"],
+};
+const SOCIAL: Ending = Ending {
+    notes: "\
+Writes the file once, warms up, and measures the hit ratio, memory and throughput, beside table 4
+of the paper.",
+    zero: "both sides are measured",
+    one: None,
+    examples: &["dpipe fine social --size 8M --reads 2000 --memory 4M --json"],
+};
+
+/// Looks up embeddings of a recommender (the tables of Criteo Kaggle), beside the page cache.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The file; written unless it is there in this size, and kept [default: a temporary one]
-    #[arg(long, value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// About how large it is
-    #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = file_size)]
-    size: u64,
-    /// As large as the paper's (4.1 GB of tables) or LinkBench's default (10 million nodes)
-    #[arg(long, conflicts_with = "size")]
-    full: bool,
-    /// Memory for the cache or the page cache [default: a 45th of the file, as the paper's 91 MB of
-    /// 4.1 GB, at least 16M]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    budget: Option<u64>,
-    /// Reads that are measured; half as many warm up
-    #[arg(long, default_value_t = 400_000, value_name = "N")]
-    requests: u64,
-    /// Reads that are asked of the cache at once [default: 26 for the recommender, a row of each
-    /// table; 1 for the graph]
-    #[arg(long, value_name = "N")]
-    batch: Option<usize>,
-    /// The cache's policy
-    #[arg(long, default_value = "adaptive", value_name = "NAME")]
-    policy: String,
-    /// How unequal rows of the recommender are: `traces` (public DLRM statistics), or zipf within
-    /// each table by an exponent
+#[command(after_help = RECOMMENDER.text())]
+pub(crate) struct RecommenderArgs {
+    #[command(flatten)]
+    common: Args,
+    /// How unequal the rows are: `traces` (public DLRM statistics), or the exponent of a Zipf law
+    /// within each table
     #[arg(long, default_value = "0.8", value_name = "SKEW")]
     skew: String,
-    /// The page cache once more, with all the memory that it takes (as the paper had it)
+}
+
+impl RecommenderArgs {
+    /// The arguments as both applications take them.
+    pub(crate) fn all(&self) -> Args {
+        Args { skew: Some(self.skew.clone()), ..self.common.clone() }
+    }
+}
+
+/// Reads nodes, counts and link lists of a social graph (LinkBench), beside the page cache.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SOCIAL.text())]
+pub(crate) struct SocialArgs {
+    #[command(flatten)]
+    pub(crate) common: Args,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File to read; it is kept, and written unless it has this size [default: a temporary one]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Approximate size of the file
+    #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = file_size)]
+    size: u64,
+    /// Take a file as large as the paper's (4.1 GB of tables) or LinkBench's default (10 million nodes)
+    #[arg(long, conflicts_with = "size")]
+    full: bool,
+    /// Memory budget of the cache or the page cache [default: a 45th of the file, as the paper's
+    /// 91 MB of 4.1 GB, at least 16M]
+    #[arg(long, alias = "budget", value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Reads to measure; half as many warm up
+    #[arg(long, alias = "requests", default_value_t = 400_000, value_name = "N", value_parser = parse_count::<u64>)]
+    reads: u64,
+    /// Reads in one call of the cache [default: 26 for the recommender, a row of each
+    /// table; 1 for the graph]
+    #[arg(long, value_name = "N", value_parser = parse_count::<usize>)]
+    batch: Option<usize>,
+    /// Policy of the cache: adaptive, s3-fifo, sieve, w-tiny-lfu, pipette
+    #[arg(long, default_value = "adaptive", value_name = "NAME")]
+    policy: String,
+    /// Of the recommender only.
+    #[arg(skip)]
+    skew: Option<String>,
+    /// Measure the page cache once more with all the memory that it takes, as the paper does
     #[arg(long)]
     unlimited: bool,
     /// Print JSON: application, file_bytes, budget, limited, rows, paper
     #[arg(long)]
     json: bool,
-    /// What a child does
+    /// Side that a child of this command measures
     #[arg(long, hide = true, value_enum)]
     side: Option<Side>,
+}
+
+impl Args {
+    fn skew(&self) -> &str {
+        self.skew.as_deref().unwrap_or("0.8")
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,20 +124,21 @@ enum Side {
     Pages,
 }
 
-/// What one side did.
+/// The measurement of one side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Row {
     reader: String,
     hit_percent: f64,
-    /// Of the cache with its tables, or of the page cache.
+    /// Memory of the cache with its tables, or of the page cache.
     memory_bytes: u64,
-    /// Of the whole process, page cache included, where it was in a cgroup.
+    /// Peak memory of the process with its page cache, if it ran in a cgroup.
     peak_bytes: Option<u64>,
-    reads_per_s: f64,
-    cpu_us_per_read: f64,
+    reads: u64,
+    reads_per_second: f64,
+    cpu_seconds: f64,
     device_bytes: u64,
     asked_bytes: u64,
-    /// Memory of the process that is no file's.
+    /// Anonymous memory of the process.
     anonymous_bytes: u64,
 }
 
@@ -98,7 +147,7 @@ struct Row {
 struct Published {
     reader: &'static str,
     hit_percent: f64,
-    memory_mb: f64,
+    memory_bytes: f64,
 }
 
 #[derive(Serialize)]
@@ -106,7 +155,7 @@ struct Outcome {
     application: &'static str,
     file_bytes: u64,
     budget: u64,
-    /// How memory was limited, or why it was not.
+    /// How memory was limited, or why it was not limited.
     limited: String,
     note: String,
     rows: Vec<Row>,
@@ -129,7 +178,7 @@ impl Application {
     }
 
     fn paper(self) -> [Published; 2] {
-        let of = |reader, hit_percent, memory_mb| Published { reader, hit_percent, memory_mb };
+        let of = |reader, hit_percent, mb: f64| Published { reader, hit_percent, memory_bytes: mb * 1e6 };
         match self {
             Application::Recommender => [of("Block I/O", 64.5, 2382.0), of("Pipette", 93.5, 91.0)],
             Application::Social => [of("Block I/O", 66.5, 1112.0), of("Pipette", 89.09, 70.0)],
@@ -140,18 +189,18 @@ impl Application {
     fn reads(self, args: &Args) -> Result<(Box<dyn Iterator<Item = ReadRequest>>, u64, String)> {
         match self {
             Application::Recommender => {
-                let skew = match args.skew.as_str() {
-                    "traces" => Skew::Traces { reads: args.requests + args.requests / 2 },
+                let skew = match args.skew() {
+                    "traces" => Skew::Traces { reads: args.reads + args.reads / 2 },
                     text => Skew::PerTable { exponent: text.parse().map_err(|_| bad(format!("a skew of {text:?}")))? },
                 };
                 let rows = Recommender::rows();
                 let kept = if args.full { rows } else { (args.size / ROW_BYTES).clamp(1, rows) };
                 let note = match kept == rows {
-                    true => format!("26 tables of {rows} rows of 128 bytes; skew {}", args.skew),
+                    true => format!("26 tables of {rows} rows of 128 bytes; skew {}", args.skew()),
                     false => format!(
                         "26 tables of {rows} rows of 128 bytes, about {:.1} rows folded into one (--full: none); skew {}",
                         rows as f64 / kept as f64,
-                        args.skew
+                        args.skew()
                     ),
                 };
                 let fold = move |read: ReadRequest| {
@@ -176,7 +225,7 @@ const BYTES_A_NODE: u64 = 400;
 pub(crate) fn run(application: Application, args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let (reads, file_bytes, note) = application.reads(args)?;
-    let budget = args.budget.unwrap_or((file_bytes / 45).max(16 << 20));
+    let budget = args.memory.unwrap_or((file_bytes / 45).max(16 << 20));
     let own = std::env::temp_dir().join(format!("dpipe-fine-{}-{file_bytes}.data", application.name()));
     let path = args.file.clone().unwrap_or(own);
     if let Some(side) = args.side {
@@ -253,11 +302,14 @@ fn both(
 
 /// This program again, for one side.
 fn child(application: Application, args: &Args, path: &Path, budget: u64, side: Side) -> Result<Command> {
-    let program = std::env::current_exe().map_err(|e| Error::io("find", &e, "this program"))?;
+    let program = std::env::current_exe().map_err(|e| Error::io("find", e, "this program"))?;
     let mut command = Command::new(program);
     command.args(["fine", application.name(), "--side"]).arg(if side == Side::Fine { "fine" } else { "pages" });
-    command.arg("--file").arg(path).args(["--budget", &budget.to_string(), "--requests", &args.requests.to_string()]);
-    command.args(["--policy", &args.policy, "--skew", &args.skew]);
+    command.arg("--file").arg(path).args(["--memory", &budget.to_string(), "--reads", &args.reads.to_string()]);
+    command.args(["--policy", &args.policy]);
+    if let Some(skew) = &args.skew {
+        command.args(["--skew", skew]);
+    }
     match args.full {
         true => command.arg("--full"),
         false => command.args(["--size", &args.size.to_string()]),
@@ -280,14 +332,15 @@ impl Meter {
         Meter { started: Instant::now(), cpu_seconds: child::own_cpu_seconds(), device_bytes: device_bytes() }
     }
 
-    fn row(&self, requests: u64, asked_bytes: u64) -> Row {
+    fn row(&self, reads: u64, asked_bytes: u64) -> Row {
         Row {
             reader: String::new(),
             hit_percent: 0.0,
             memory_bytes: 0,
             peak_bytes: None,
-            reads_per_s: requests as f64 / self.started.elapsed().as_secs_f64(),
-            cpu_us_per_read: (child::own_cpu_seconds() - self.cpu_seconds) * 1e6 / requests.max(1) as f64,
+            reads,
+            reads_per_second: reads as f64 / self.started.elapsed().as_secs_f64(),
+            cpu_seconds: child::own_cpu_seconds() - self.cpu_seconds,
             device_bytes: device_bytes() - self.device_bytes,
             asked_bytes,
             anonymous_bytes: field("/proc/self/status", "RssAnon:") * 1024,
@@ -306,7 +359,7 @@ fn through_cache(
     let policy: CachePolicy = args.policy.parse()?;
     let batch = args.batch.unwrap_or(if application == Application::Recommender { 26 } else { 1 }).max(1);
     let budget = usize::try_from(budget).map_err(|e| bad(e.to_string()))?;
-    let config = CacheConfig::new(&machine).budget(budget).policy(policy).depth(batch.clamp(32, 256));
+    let config = CacheOptions::new(&machine).budget(budget).policy(policy).depth(batch.clamp(32, 256));
     let fine = FineGrained::over(&Ssd::open(path)?, config)?;
     let mut out = Vec::new();
     let mut ranges = Vec::with_capacity(batch);
@@ -331,18 +384,18 @@ fn through_cache(
         Ok(asked)
     };
     // To warm up, many at once.
-    play(args.requests / 2, 1024)?;
+    play(args.reads / 2, 1024)?;
     let (before, meter) = (fine.metrics(), Meter::start());
-    let asked = play(args.requests, batch)?;
+    let asked = play(args.reads, batch)?;
     let after = fine.metrics();
-    let mut row = meter.row(args.requests, asked);
+    let mut row = meter.row(args.reads, asked);
     row.hit_percent = (after.hits - before.hits) as f64 * 100.0 / (after.reads - before.reads).max(1) as f64;
     row.memory_bytes = after.memory_bytes as u64;
     Ok(row)
 }
 
 fn through_pages(path: &Path, args: &Args, mut reads: Box<dyn Iterator<Item = ReadRequest>>) -> Result<Row> {
-    let told = |e: std::io::Error| Error::io("read", &e, path.display().to_string());
+    let told = |e: std::io::Error| Error::io("read", e, path.display().to_string());
     let file = std::fs::File::open(path).map_err(told)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).map_err(|e| told(e.into()))?;
     let mut out = vec![0; 1 << 20];
@@ -358,10 +411,10 @@ fn through_pages(path: &Path, args: &Args, mut reads: Box<dyn Iterator<Item = Re
         }
         Ok((asked, pages))
     };
-    play(args.requests / 2)?;
+    play(args.reads / 2)?;
     let meter = Meter::start();
-    let (asked, pages) = play(args.requests)?;
-    let mut row = meter.row(args.requests, asked);
+    let (asked, pages) = play(args.reads)?;
+    let mut row = meter.row(args.reads, asked);
     // The kernel counts what it reads: of the pages that were asked for, those that it did not have
     // to.
     row.hit_percent = 100.0 - (row.device_bytes as f64 / 4096.0 * 100.0 / pages.max(1) as f64).min(100.0);
@@ -373,7 +426,7 @@ fn check(offset: u64, bytes: &[u8]) -> Result<()> {
         return Ok(());
     }
     let why = format!("{} bytes are not those of the file", bytes.len());
-    Err(Error::new(ErrorKind::Corrupt, "read", why).offset(offset))
+    Err(Error::new(ErrorKind::Corrupt, "read", why).with_offset(offset))
 }
 
 /// Bytes that this process made the device read, through the page cache or past it.
@@ -412,15 +465,15 @@ fn text(o: &Outcome) -> String {
             row.reader,
             row.hit_percent,
             row.memory_bytes as f64 / 1e6,
-            row.reads_per_s,
-            row.cpu_us_per_read,
+            row.reads_per_second,
+            row.cpu_seconds * 1e6 / row.reads.max(1) as f64,
             row.device_bytes as f64 / 1e6,
             row.device_bytes as f64 / row.asked_bytes.max(1) as f64
         );
     }
     for paper in &o.paper {
         let name = format!("{} (paper, table 4)", paper.reader);
-        out += &format!("{name:<28} {:>7.1} {:>11.0}\n", paper.hit_percent, paper.memory_mb);
+        out += &format!("{name:<28} {:>7.1} {:>11.0}\n", paper.hit_percent, paper.memory_bytes / 1e6);
     }
     out
 }
@@ -429,6 +482,6 @@ fn text(o: &Outcome) -> String {
 const MIN_FILE_BYTES: u64 = 1 << 20;
 
 fn file_size(text: &str) -> std::result::Result<u64, String> {
-    let given = size(text)?;
+    let given = parse_size(text)?;
     if given < MIN_FILE_BYTES { Err(format!("a file of {given} bytes; give at least 1M")) } else { Ok(given) }
 }

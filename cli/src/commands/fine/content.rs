@@ -31,7 +31,7 @@ pub(super) fn is_right(offset: u64, bytes: &[u8]) -> bool {
 /// Writes such a file, unless one of this length is there already. It is synced, and not in the
 /// page cache afterwards.
 pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
-    let told = |e: std::io::Error| Error::io("write", &e, path.display().to_string());
+    let told = |e: std::io::Error| Error::io("write", e, path.display().to_string());
     if !std::fs::metadata(path).is_ok_and(|m| m.len() == bytes) {
         let done = std::sync::atomic::AtomicU64::new(0);
         let relaxed = std::sync::atomic::Ordering::Relaxed;
@@ -58,7 +58,7 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
 
 /// Takes a file out of the page cache.
 pub(super) fn forget(path: &Path) -> Result<()> {
-    let told = |e: std::io::Error| Error::io("advise", &e, path.display().to_string());
+    let told = |e: std::io::Error| Error::io("advise", e, path.display().to_string());
     let file = File::open(path).map_err(told)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(|e| told(e.into()))
 }

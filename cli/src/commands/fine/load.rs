@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use datapipes::{Error, ErrorKind, Result};
-use datapipes_testkit::access::{ItemLayout, Items, Popularity, ReadRequest};
+use datapipes_data::access::{ItemLayout, Items, Popularity, ReadRequest};
 
 use crate::system::standard_streams;
 
@@ -110,7 +110,7 @@ fn line_reader(usual: u32) -> impl FnMut(std::io::Result<String>) -> Result<Read
     let mut number = 0;
     move |line| {
         number += 1;
-        let line = line.map_err(|e| Error::io("read", &e, standard_streams::INPUT))?;
+        let line = line.map_err(|e| Error::io("read", e, standard_streams::INPUT))?;
         let mut words = line.split_whitespace();
         let offset = words.next().and_then(|w| w.parse().ok());
         let len = words.next().map_or(Some(usual), |w| w.parse().ok().filter(|l| (1..=1 << 20).contains(l)));

@@ -1,55 +1,68 @@
 //! `dpipe fine stat`: a load over a file, and what the cache did under it.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use datapipes::{Error, ErrorKind, Result, Ssd};
-use datapipes_cache::{CacheConfig, CachePolicy, ExternalChanges, FineGrained, Metrics};
+use datapipes_cache::{CacheOptions, CachePolicy, ExternalChanges, FineGrained, Metrics};
 use serde::Serialize;
 
 use super::load::{Phase, phases};
 use super::plot::{self, Sample};
-use crate::arguments::command_line::size;
-use crate::arguments::units;
+use crate::arguments::ending::Ending;
+use crate::arguments::units::{self, parse_count, parse_size};
 use crate::outcome::{CommandStatus, note, print, print_json};
+use crate::progress;
 use crate::system::signals::{self, WaitsFor};
 
-/// Reads FILE (it is not changed) through a cache, and prints the cache's metrics. With --plot, the
-/// load changes and the picture shows how the cache follows: hit ratio, threshold and slabs of each
-/// size class over the reads.
+const ENDING: Ending = Ending {
+    notes: "\
+The files are not changed. With --plot, the load changes, and the picture shows how the cache
+follows: its hit ratio, threshold and slabs of each size class over the reads.",
+    zero: "the metrics are shown",
+    one: None,
+    examples: &[
+        "dpipe fine stat data.bin --reads 20000 --memory 4M",
+        "dpipe fine stat data.bin --load 128@zipf:1.1,512@scan --reads 5000 --memory 4M --json",
+        "seq 0 4096 409600 | dpipe fine stat data.bin --load 100@stdin --batch 1 --memory 4M",
+        "dpipe fine stat data.bin --reads 5000 --memory 4M --plot cache.svg",
+    ],
+};
+
+/// Reads files under a load, and shows what the cache did: hits, amplification, classes, threshold.
 #[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
 pub(crate) struct Args {
-    /// Files to read, each by itself
+    /// Files to read, one after the other
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Which reads: LEN@LAW, or several in turn with commas; laws are uniform, zipf:EXPONENT,
+    /// Load as LEN@LAW, or several in turn with commas; laws are uniform, zipf:EXPONENT,
     /// drift:EXPONENT, scan, and stdin (lines of OFFSET or OFFSET LEN) [default: zipf:0.8 of 128
     /// bytes; with --plot a load of five phases]
     #[arg(long, value_name = "LOAD", value_parser = parse_load)]
     load: Option<Load>,
-    /// Memory of the cache, for everything
-    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = size)]
-    budget: u64,
-    /// Who is admitted and who has to go: adaptive, s3-fifo, sieve, w-tiny-lfu, pipette
+    /// Memory budget of the cache, with its tables
+    #[arg(long, alias = "budget", default_value = "64M", value_name = "SIZE", value_parser = parse_size)]
+    memory: u64,
+    /// Policy of the cache: adaptive, s3-fifo, sieve, w-tiny-lfu, pipette
     #[arg(long, default_value = "adaptive", value_name = "NAME", value_parser = parse_policy)]
     policy: CachePolicy,
-    /// Reads that are asked for at once; 1: one by one
-    #[arg(long, default_value_t = 128, value_name = "N")]
+    /// Reads in one call of the cache
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = parse_count::<usize>)]
     batch: usize,
     /// Reads of each phase [default: 1000000, or as many as --seconds allows]
-    #[arg(long, value_name = "N")]
-    requests: Option<u64>,
-    /// How long each phase lasts at most
+    #[arg(long, alias = "requests", value_name = "N", value_parser = parse_count::<u64>)]
+    reads: Option<u64>,
+    /// Seconds that each phase lasts at most
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Seed of the load
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Draw how the cache followed the load, as SVG (of the first file)
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw how the cache of the first file followed the load, as SVG
+    #[arg(long, alias = "svg", value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Print JSON: of each file its name, seconds, reads, reads_per_s, metrics, explain
+    /// Print JSON: of each file its name, seconds, reads, reads_per_second, metrics, explain
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +90,7 @@ struct Outcome {
     file: String,
     seconds: f64,
     reads: u64,
-    reads_per_s: f64,
+    reads_per_second: f64,
     metrics: Metrics,
     /// How bytes come from the device.
     explain: String,
@@ -88,12 +101,13 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let default = if args.plot.is_some() { CHANGING } else { "128@zipf:0.8" };
     let bad = |why: String| Error::new(ErrorKind::InvalidInput, "choose a load", why);
     let load = args.load.clone().map_or_else(|| parse_load(default), Ok).map_err(bad)?;
-    let budget = usize::try_from(args.budget).map_err(|e| bad(e.to_string()))?;
+    let budget = usize::try_from(args.memory).map_err(|e| bad(e.to_string()))?;
     let machine = datapipes::discover();
     let mut outcomes = Vec::new();
     for (number, file) in args.files.iter().enumerate() {
         let ssd = Ssd::open(file)?;
-        let mut config = CacheConfig::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
+        let mut config =
+            CacheOptions::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
         if ssd.file().is_block_device() {
             // Nobody gets the bytes, so it does not matter who changes them.
             config.outside = ExternalChanges::Never;
@@ -110,15 +124,15 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
         if let (Some(path), 0) = (&args.plot, number) {
             let title =
-                format!("A fine-grained cache of {} over {}", units::memory(args.budget), units::memory(ssd.len()?));
+                format!("A fine-grained cache of {} over {}", units::memory(args.memory), units::memory(ssd.len()?));
             let remark = format!("policy {}, as the load changes", args.policy.name());
             let picture = plot::svg(&title, &remark, &begins, &course.samples);
-            crate::system::files::draw(path, &picture)?;
+            crate::system::files::write_text(path, &picture)?;
             note(&format!("drawn in {}\n", path.display()));
         }
         let file = file.display().to_string();
         let (metrics, explain) = (fine.metrics(), fine.explain());
-        let outcome = Outcome { file, seconds, reads, reads_per_s: reads as f64 / seconds, metrics, explain };
+        let outcome = Outcome { file, seconds, reads, reads_per_second: reads as f64 / seconds, metrics, explain };
         if !args.json {
             print(&text(&outcome))?;
         }
@@ -131,7 +145,10 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 }
 
 fn text(o: &Outcome) -> String {
-    format!("{}: {:.0} reads a second for {:.1} s\n{}\n{}\n", o.file, o.reads_per_s, o.seconds, o.metrics, o.explain)
+    format!(
+        "{}: {:.0} reads a second for {:.1} s\n{}\n{}\n",
+        o.file, o.reads_per_second, o.seconds, o.metrics, o.explain
+    )
 }
 
 /// A load that runs.
@@ -146,7 +163,7 @@ struct Course<'a> {
 impl Course<'_> {
     fn run(&mut self, phase: &Phase, file_bytes: u64) -> Result<()> {
         let end = self.args.seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
-        let most = self.args.requests.unwrap_or(if end.is_some() { u64::MAX } else { 1_000_000 });
+        let most = self.args.reads.unwrap_or(if end.is_some() { u64::MAX } else { 1_000_000 });
         // Where time is what ends a phase, a drift cannot go by the number of reads.
         let expected = if most == u64::MAX { 1_000_000 } else { most };
         let mut requests = phase.requests(file_bytes, expected, self.args.seed)?;
@@ -185,7 +202,7 @@ impl Course<'_> {
 
     /// The line that tells how it goes.
     fn show(&mut self, phase: &Phase, done: u64, started: Instant) {
-        if self.shown.elapsed() < SHOW_EVERY || !std::io::stderr().is_terminal() {
+        if self.shown.elapsed() < SHOW_EVERY || !progress::wanted() {
             return;
         }
         self.shown = Instant::now();
@@ -200,7 +217,7 @@ impl Course<'_> {
     }
 
     fn clear_line(&self) {
-        if std::io::stderr().is_terminal() {
+        if progress::wanted() {
             note("\r\x1b[K");
         }
     }

@@ -11,7 +11,7 @@
 
 use crate::picture::svg::{Drawing, FAINT, PALETTE, Text, escape};
 
-/// How a panel shows its series.
+/// The form in which a panel shows its series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// A group of bars for each label.
@@ -36,7 +36,7 @@ pub(super) struct Series {
 #[derive(Clone, Debug)]
 pub(super) struct Panel {
     pub(super) title: String,
-    /// What the axis counts.
+    /// The quantity on the axis.
     pub(super) unit: String,
     pub(super) form: Form,
     pub(super) is_logarithmic: bool,
@@ -48,7 +48,7 @@ const PANEL: (f64, f64) = (612.0, 330.0);
 const GAP: f64 = 16.0;
 const MARGIN: f64 = 20.0;
 const TOP: f64 = 72.0;
-/// Of the plot within its panel: left, top, right, bottom.
+/// The margins of the plot within its panel: left, top, right, bottom.
 const INSET: (f64, f64, f64, f64) = (58.0, 66.0, 14.0, 34.0);
 
 /// Draws the panels, two in a row, below a title and a remark.

@@ -12,12 +12,25 @@ use serde::Serialize;
 
 use super::chart::{Form, Panel, Series, svg};
 use super::{Table, save};
+use crate::arguments::ending::Ending;
 use crate::outcome::{CommandStatus, print, print_json};
 
-/// Block I/O, 2B-SSD by MMIO and by DMA, Pipette without and with its cache, and this project's
-/// cache on the same modelled device, beside the paper's figures; each figure says whether it is
-/// exact, calibrated, or out of reach of the text.
+const ENDING: Ending = Ending {
+    notes: "\
+It compares block I/O, 2B-SSD by MMIO and by DMA, Pipette without and with its cache, and this project's
+cache on the same modelled device, beside the paper's figures. Each figure says whether it is
+exact, calibrated, or out of reach of the text.",
+    zero: "the figures are shown",
+    one: None,
+    examples: &[
+        "dpipe model pipette --reads 5000 --nodes 2000",
+        "dpipe model pipette --reads 5000 --nodes 2000 --json --plot pipette.svg",
+    ],
+};
+
+/// Models reads of a few bytes from SSDs, by pages or by bytes, beside the published tables.
 #[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
 pub(crate) struct Args {
     /// Reads of each workload and application (the paper: 2500000); tables 2 and 3 hold for the
     /// default only
@@ -26,19 +39,19 @@ pub(crate) struct Args {
     /// Nodes of the social graph
     #[arg(long, default_value_t = Scale::default().nodes, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     nodes: u64,
-    /// Seed of everything that is drawn
+    /// Seed of all random numbers
     #[arg(long, default_value_t = Scale::default().seed)]
     seed: u64,
-    /// Who is kept in our library's cache: pipette (the paper's), adaptive, s3-fifo, sieve or
+    /// Policy of this project's cache: pipette (the paper's), adaptive, s3-fifo, sieve,
     /// w-tiny-lfu
     #[arg(long, default_value = "pipette", value_name = "NAME")]
     policy: CachePolicy,
     /// Print JSON: scale, fit, grids (title, unit, columns, rows of cells), relations
     #[arg(long)]
     json: bool,
-    /// Draw the charts as one SVG file
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    /// Draw the charts as SVG
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -53,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let scale = Scale { reads: args.reads, nodes: args.nodes, seed: args.seed };
     let fit = FittedParameters { policy: args.policy, ..FittedParameters::fitted() };
     let shown = Shown { scale, fit, report: report(&fit, &scale)? };
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.plot {
         save(path, &picture(&shown))?;
     }
     if args.json {
@@ -107,7 +120,7 @@ fn mark(standing: Agreement) -> char {
 fn cell(cell: &Cell) -> String {
     match cell.published {
         Some(published) => format!("{} ({}{})", digits(cell.ours), mark(cell.standing), digits(published)),
-        // As wide as if something followed, so that the digits of a column line up better.
+        // The padding keeps the digits of a column aligned.
         None => format!("{}         ", digits(cell.ours)),
     }
 }

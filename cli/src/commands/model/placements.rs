@@ -13,42 +13,55 @@ use serde::Serialize;
 
 use super::chart::{Form, Panel, Series, svg};
 use super::{Table, save};
-use crate::arguments::command_line::size;
-use crate::arguments::units;
+use crate::arguments::ending::Ending;
+use crate::arguments::units::{self, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
 
-/// Latency of a block through a chain of devices and back, where the protocol runs on the
-/// application's machine, on a CPU of the resource pool, or on the devices. The paper publishes
-/// ranges, not the bars; what is calibrated is said.
+const ENDING: Ending = Ending {
+    notes: "\
+It gives the latency of a block through a chain of devices and back, where the protocol runs on the
+application's machine, on a CPU of the resource pool, or on the devices. The paper publishes
+ranges, not the bars. The output says what is calibrated.",
+    zero: "the figures are shown",
+    one: None,
+    examples: &[
+        "dpipe model placements",
+        "dpipe model placements --devices 4 --credits 8 --json",
+        "dpipe model placements --costs closed-form --plot placements.svg",
+    ],
+};
+
+/// Models data channels between devices under three placements of the protocol.
 #[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
 pub(crate) struct Args {
-    /// Costs: closed-form, free-steps, calibrated-2 or calibrated
-    #[arg(long, default_value = "calibrated", value_name = "NAME")]
-    set: String,
-    /// Round trip of a command between machines, in ns
+    /// Set of costs: closed-form, free-steps, calibrated-2 or calibrated
+    #[arg(long, alias = "set", default_value = "calibrated", value_name = "NAME")]
+    costs: String,
+    /// Nanoseconds of a command's round trip between machines
     #[arg(long, value_name = "NS")]
     across: Option<u64>,
-    /// Round trip of a command within a pool, in ns
+    /// Nanoseconds of a command's round trip within a pool
     #[arg(long, value_name = "NS")]
     within: Option<u64>,
-    /// Largest write
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    packet: Option<u64>,
-    /// Devices in a row
+    /// Bytes of the largest write
+    #[arg(long, alias = "packet", value_name = "SIZE", value_parser = parse_size)]
+    packet_size: Option<u64>,
+    /// Number of devices in a row
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     devices: u16,
-    /// Machines that the devices are spread over
+    /// Number of machines that the devices are spread over
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pools: u16,
-    /// Blocks that a channel takes before a reply, and that are under way
+    /// Blocks under way on a channel
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     credits: u32,
     /// Print JSON: set, shape, published, figure_3 (rows, ranges), sets, what_ifs; times in us
     #[arg(long)]
     json: bool,
-    /// Draw the charts as one SVG file
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    /// Draw the charts as SVG
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Everything that is shown.
@@ -65,7 +78,7 @@ struct Report {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let report = report(args)?;
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.plot {
         save(path, &picture(&report))?;
     }
     if args.json {
@@ -77,18 +90,18 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 }
 
 fn report(args: &Args) -> Result<Report> {
-    let Some(mut set) = sets().into_iter().find(|s| s.name == args.set) else {
+    let Some(mut set) = sets().into_iter().find(|s| s.name == args.costs) else {
         let names: Vec<_> = sets().iter().map(|s| s.name).collect();
-        let error = Error::new(ErrorKind::InvalidInput, "model", format!("there is no set `{}`", args.set));
-        return Err(error.advice(format!("take one of {}", names.join(", "))));
+        let error = Error::new(ErrorKind::InvalidInput, "model", format!("there is no set `{}`", args.costs));
+        return Err(error.with_advice(format!("take one of {}", names.join(", "))));
     };
-    if args.packet == Some(0) {
+    if args.packet_size == Some(0) {
         return Err(Error::new(ErrorKind::InvalidInput, "model", "packets of no bytes carry nothing"));
     }
     let parameters = &mut set.parameters;
     args.across.into_iter().for_each(|ns| parameters.across.round_trip = Time::ns(ns));
     args.within.into_iter().for_each(|ns| parameters.within.round_trip = Time::ns(ns));
-    args.packet.into_iter().for_each(|bytes| parameters.packet_bytes = bytes);
+    args.packet_size.into_iter().for_each(|bytes| parameters.packet_bytes = bytes);
     let shape = Scenario {
         devices: usize::from(args.devices),
         pools: usize::from(args.pools),
@@ -235,7 +248,7 @@ fn picture(report: &Report) -> String {
     svg(title, &format!("costs `{}`: {}", report.set.name, report.set.origin), &panels)
 }
 
-/// How much faster, with the published ranges as dashed lines.
+/// The speedups, with the published ranges as dashed lines.
 fn faster(report: &Report) -> Panel {
     let rows = &report.figure_3.rows;
     let ours = |name: &str, color, value: fn(&datapipes_models::placements::PlacementRow) -> f64| Series {

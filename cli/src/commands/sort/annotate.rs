@@ -31,7 +31,7 @@ pub(super) fn start(parsed: &Parsed, output: Output) -> Result<(Annotator, Outpu
     let terminator = parsed.terminator;
     let work = move || annotate(BufReader::new(File::from(from)), terminator, &underlines, BufWriter::new(out));
     let thread = datapipes::threads::spawn("annotate", move || {
-        work().map_err(|e| Error::io("write", &e, standard_streams::OUTPUT))
+        work().map_err(|e| Error::io("write", e, standard_streams::OUTPUT))
     })?;
     Ok((Annotator(thread), Output::Stream { name, file: File::from(to) }))
 }
@@ -60,11 +60,11 @@ fn annotate(mut lines: impl BufRead, terminator: u8, underlines: &Underlines, mu
     }
 }
 
-/// What is underlined of a line.
+/// The parts of a line that are underlined.
 struct Underlines {
     keys: Vec<KeySpec>,
     separator: Option<u8>,
-    /// Whether the line itself is compared, too.
+    /// Whether the whole line is compared, too.
     line: bool,
 }
 

@@ -9,7 +9,7 @@ use datapipes_sort::Input;
 
 use super::disorder::{Disorder, Rule, Search, float, signed, unsigned};
 use crate::arguments::sort_args::{Format, Parsed};
-use crate::commands::check::each_piece;
+use crate::commands::data::check::each_piece;
 use crate::outcome::CommandStatus;
 use crate::system::signals::{self, WaitsFor};
 use crate::system::standard_streams;

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use datapipes_sort::text::TextOrder;
 
-/// What a record is, and the order.
+/// The shape of a record, and the order.
 #[derive(Clone, Debug)]
 pub(super) enum Rule {
     /// Records of a fixed length, by the bytes of a key.
@@ -127,7 +127,7 @@ impl<'a> Search<'a> {
         self.found.is_some()
     }
 
-    /// What was found. A last line may lack its terminator.
+    /// Returns what was found. The last line may lack its terminator.
     ///
     /// # Errors
     /// The number of bytes at the end that are less than a record, where nothing was found before

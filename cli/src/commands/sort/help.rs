@@ -1,4 +1,10 @@
-//! What `dpipe sort --help` prints.
+//! The help of `dpipe sort`, and the options in it as clap describes them: for completions and man
+//! pages. The help is the one list of the options.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, Command, ValueHint};
+
+use crate::arguments::sort_args::names::{CHECK_WORDS, SORT_WORDS, SPILL_WORDS};
 
 pub(super) const TEXT: &str = "\
 Usage: dpipe sort [OPTION]... [FILE]...
@@ -43,13 +49,15 @@ Other options:
       --version                output version information and exit
 
 Options that GNU sort does not have:
+      --memory=SIZE            the same as -S: the memory budget, as other commands call it
+      --threads=N              the same as --parallel, as other commands call it
       --records[=LEN[:KEYOFFSET[:KEYLEN]]]  binary records by the bytes of their key; 100:0:10 without a value
       --u32, --u64, --i64, --f64   little-endian binary numbers
       --report                 show on standard error which bytes went which way
       --json                   the same as JSON, on standard output with -o, else on standard error: records,
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
                                movements (role, between, primitive, pipes, counters), spill, seconds
-      --spill-order=WORD       take the places of -T as given, or by what this machine's ways to them and back cost: cost
+      --spill-order=WORD       use the places of -T as given (given), or the cheapest of this machine first (cost)
       --explain                show on standard error which way bytes will go, and why; then sort
       --progress, --no-progress    a bar on standard error; by default where that is a terminal
 
@@ -64,5 +72,113 @@ could not be all that the old one is (hard links, mounts, ...), -o writes in pla
 Not as GNU sort: always the C locale; -S below 16M is 16M; -T '' is refused; a PROG that cannot be started is an error.
 GNU sort 9.1 orders otherwise: NaNs (-g), units R and Q (-h), names that begin with a dot (-V), the byte 0x80 (-n).
 
-Exit codes: 0 sorted (or in order); 1 not in order (-c, -C); 2 an error.
+Exit status:
+  0  sorted, or in order (-c, -C)
+  1  not in order (-c, -C)
+  2  an error, or a command line that makes no sense
+
+Examples:
+  dpipe sort lines.txt -o sorted.txt
+  dpipe sort -n -k2,2 --memory=64M lines.txt
+  dpipe sort --records input.records -o sorted.records --report
+  dpipe sort --u64 --memory=16M --threads=2 -T . numbers.u64 -o sorted.u64 --json
+  dpipe sort -c sorted.txt
 ";
+
+/// Returns the options of the help as a clap command. It describes; `SortArgs` parses.
+pub(crate) fn command() -> Command {
+    let mut command = Command::new("sort")
+        .about("Sorts files or the standard input, as GNU sort in the C locale does, or binary records and numbers")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .after_help(TEXT.find("Places of -T").and_then(|at| TEXT.get(at..)).unwrap_or_default());
+    let mut known: Vec<&str> = Vec::new();
+    let mut entries: Vec<(&str, String)> = Vec::new();
+    for line in TEXT.lines() {
+        let start = line.trim_start();
+        match line.len() - start.len() {
+            2 | 6 if start.starts_with('-') => {
+                let (names, help) = start.split_once("  ").unwrap_or((start, ""));
+                entries.push((names, help.trim_start().to_owned()));
+            }
+            20.. => entries.iter_mut().next_back().into_iter().for_each(|(_, help)| *help += &format!(" {start}")),
+            _ => {}
+        }
+    }
+    for (names, help) in &entries {
+        for argument in arguments(names, &mut known) {
+            command = command.arg(argument.help(help.clone()));
+        }
+    }
+    command.arg(
+        Arg::new("FILE").help("Files to sort; - is the standard input").num_args(0..).value_hint(ValueHint::FilePath),
+    )
+}
+
+/// The options of one entry, such as `-k, --key=KEYDEF`. A short and a long name are one option;
+/// further long names are options of their own.
+fn arguments(names: &'static str, known: &mut Vec<&'static str>) -> Vec<Arg> {
+    let mut short = None;
+    let mut found = Vec::new();
+    for name in names.split(", ") {
+        let Some(long) = name.strip_prefix("--") else {
+            short = name.chars().nth(1);
+            continue;
+        };
+        let end = long.find(['=', '[']).unwrap_or(long.len());
+        let (long, value) = (&long[..end], long[end..].trim_matches(['[', ']', '=']));
+        if !known.contains(&long) {
+            known.push(long);
+            found.push(with_value(Arg::new(long).long(long), long, value, name.contains('[')).short(short.take()));
+        }
+    }
+    if let (true, Some(letter)) = (found.is_empty(), short) {
+        // Another letter for a value of an option that is known.
+        found.push(Arg::new(&names[..2]).short(letter).action(ArgAction::SetTrue));
+    }
+    found
+}
+
+fn with_value(argument: Arg, long: &str, value: &'static str, optional: bool) -> Arg {
+    let words: &'static [(&'static str, u8)] = match long {
+        "check" => &CHECK_WORDS,
+        "sort" => &SORT_WORDS,
+        "spill-order" => &SPILL_WORDS,
+        _ => &[],
+    };
+    if value.is_empty() && words.is_empty() {
+        return argument.action(ArgAction::SetTrue);
+    }
+    let least = usize::from(!(optional || long == "check"));
+    let argument = argument.num_args(least..=1).require_equals(least == 0).action(ArgAction::Append);
+    let argument = match value {
+        "" => argument.value_name("WORD"),
+        _ => argument.value_name(value),
+    };
+    match (words, value) {
+        ([_, ..], _) => argument.value_parser(PossibleValuesParser::new(words.iter().map(|(word, _)| *word))),
+        ([], "FILE" | "F" | "LIST") => argument.value_hint(ValueHint::AnyPath),
+        ([], "PROG") => argument.value_hint(ValueHint::CommandName),
+        ([], _) => argument,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::sort_args::names::all_long;
+
+    #[test]
+    fn the_help_has_every_option_that_is_parsed_and_no_other() {
+        let command = command();
+        let mut shown: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
+        let mut parsed = all_long();
+        shown.sort_unstable();
+        parsed.sort_unstable();
+        assert_eq!(shown, parsed);
+        let letters: String = command.get_arguments().filter_map(Arg::get_short).collect();
+        assert_eq!(letters, "bdfgiMhnRrVcCkmosStTuz");
+        assert!(command.get_arguments().all(|a| a.get_help().is_some_and(|help| !help.to_string().is_empty())));
+        command.debug_assert();
+    }
+}

@@ -21,7 +21,7 @@ pub(super) fn salt(source: Option<&OsStr>) -> Result<[u8; 16]> {
         system(&mut salt)?;
         return Ok(salt);
     };
-    let mut file = File::open(source).map_err(|e| Error::io("open failed", &e, quoting::where_needed(source)))?;
+    let mut file = File::open(source).map_err(|e| Error::io("open failed", e, quoting::where_needed(source)))?;
     file.read_exact(&mut salt).map_err(|e| {
         let shown = quote(source.as_bytes());
         match e.kind() {

@@ -13,7 +13,7 @@ const PIECE: usize = 4 << 20;
 
 /// One kind of movement of a sort.
 pub(crate) struct Way {
-    /// What it is for.
+    /// The purpose of the route.
     pub(crate) title: String,
     /// The route, or why there is none to show.
     pub(crate) route: Result<Route, String>,
@@ -37,9 +37,9 @@ pub(crate) fn ways(
     spill: &[StagePlace],
     order: StageOrder,
 ) -> Result<Vec<Way>> {
-    let memory = Dram::allocate_with(PIECE, MapOptions { pages: Pages::Huge, prefault: false, node: None })?;
+    let memory = Dram::allocate_with(PIECE, MapOptions::default().pages(Pages::Huge).prefault(false))?;
     let explain = |title: String, from: &dyn Locator, to: &dyn Locator| {
-        let constraints = Constraints { typical_len: Some(PIECE as u64), ..Constraints::default() };
+        let constraints = Constraints::default().typical_len(PIECE as u64);
         Way { title, route: machine.explain(from, to, &constraints).map_err(|e| e.to_string()) }
     };
     let mut ways = Vec::new();

@@ -6,7 +6,7 @@ use datapipes::{Error, ErrorKind};
 
 use crate::{arguments::quoting, outcome, system::standard_streams};
 
-/// What GNU says for our operations.
+/// GNU's words for our operations.
 const FAILED: [(&str, &str); 3] = [("open", "open failed"), ("read", "read failed"), ("write", "write failed")];
 
 /// An error whose words are those of GNU already.
@@ -26,12 +26,12 @@ pub(super) fn words(error: &Error, folders: &[PathBuf]) -> String {
         return format!("cannot create temporary file in {}{why}", quoting::always(folder));
     }
     let known = FAILED.iter().find(|(operation, _)| *operation == error.operation());
-    let has_reason = error.raw_os_error().is_some() || error.kind() == ErrorKind::EndOfFile;
+    let has_reason = error.errno().is_some() || error.kind() == ErrorKind::EndOfFile;
     let Some((operation, failed)) = known.filter(|_| has_reason) else { return text };
     match text.strip_prefix(&format!("{operation}: {}", error.context())) {
         // At its very beginning is where a file fails that cannot be read or written at all: GNU's
         // words suffice.
-        Some(rest) if error.at_offset().unwrap_or(0) == 0 && error.done() == 0 => {
+        Some(rest) if error.offset().unwrap_or(0) == 0 && error.bytes_done() == 0 => {
             let why = rest.find(": ").map_or(rest, |at| &rest[at..]);
             format!("{failed}: {}{why}", name(error.context()))
         }
@@ -66,12 +66,12 @@ mod tests {
             "write failed: 'standard output': No space left on device"
         );
         assert_eq!(words("cannot read", libc::EACCES, "x"), "cannot read: x: Permission denied");
-        let error = Error::os("write", libc::EPIPE, "x").offset(0).bytes_done(0);
+        let error = Error::os("write", libc::EPIPE, "x").with_offset(0).with_bytes_done(0);
         assert_eq!(super::words(&error, &[]), "write failed: x: Broken pipe");
-        let error = Error::os("read", libc::EIO, "x").offset(4096).bytes_done(512);
+        let error = Error::os("read", libc::EIO, "x").with_offset(4096).with_bytes_done(512);
         assert_eq!(super::words(&error, &[]), "read failed: x at offset 4096 after 512 bytes: Input/output error");
         assert_eq!(super::words(&trouble(ErrorKind::InvalidInput, "no input from 'x'"), &[]), "no input from 'x'");
-        let cut = Error::new(ErrorKind::EndOfFile, "read", "x").offset(4096).bytes_done(5);
+        let cut = Error::new(ErrorKind::EndOfFile, "read", "x").with_offset(4096).with_bytes_done(5);
         let said = super::words(&cut, &[]);
         assert!(said.starts_with("read failed: x at offset 4096 after 5 bytes: end of file; "), "{said}");
         assert_eq!(super::words(&Error::new(ErrorKind::Corrupt, "read", "x"), &[]), "read: x");

@@ -1,0 +1,258 @@
+//! `dpipe check`: order, number, duplicates and checksum of records.
+//!
+//! ```text
+//! a file is cut into as many parts as there are cores, at the ends of records
+//! each core: part -> pipe -> window -> checker;  then the summaries are joined, part by part
+//! ```
+
+use std::io::Read;
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
+use datapipes_data::validate::{Checker, DataFormat, ValidationSummary};
+use datapipes_sort::Input;
+use datapipes_sort::text::{KeySpec, TextOptions};
+use serde::Serialize;
+
+use crate::arguments::ending::Ending;
+use crate::arguments::kind::{self, DataKind};
+use crate::outcome::{CommandStatus, print, print_json};
+use crate::progress::{self, State};
+use crate::system::signals::{self, WaitsFor};
+use crate::system::window::Window;
+use crate::{arguments::units, system::threads};
+
+const ENDING: Ending = Ending {
+    notes: "",
+
+    zero: "the records are in order",
+    one: Some("the records are not in order, or the last one is incomplete"),
+    examples: &[
+        "dpipe check lines sorted.txt",
+        "dpipe check u64 sorted.u64 --json",
+        "dpipe sort -n lines.txt | dpipe check lines --order n -",
+    ],
+};
+
+/// Checks the order of a file, counts its records and duplicates, and adds up their checksum.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.after(&kind::help()))]
+pub(crate) struct Args {
+    /// Kind of data in the file; the list is below
+    #[arg(value_parser = kind::parse)]
+    kind: DataKind,
+    /// File to check; `-` is the standard input
+    file: PathBuf,
+    /// Check lines by this key, as sort -k takes it (may be repeated)
+    #[arg(short, long, value_name = "KEYDEF")]
+    key: Vec<String>,
+    /// Separator of the fields of a line, as sort -t takes it
+    #[arg(short = 't', long, value_name = "SEP")]
+    field_separator: Option<char>,
+    /// Ordering letters of sort, such as `n` or `bf`, for whole lines and for keys without any
+    #[arg(long, value_name = "LETTERS", default_value = "")]
+    order: String,
+    /// Count lines with equal keys as duplicates, whatever else is in them
+    #[arg(short, long)]
+    stable: bool,
+    /// Read lines that end with NUL, not with a newline
+    #[arg(short, long)]
+    zero_terminated: bool,
+    /// Print JSON: kind, sorted, records, bytes, unordered, first_unordered_record,
+    /// first_unordered_offset, duplicates, checksum, trailing_bytes, seconds, bytes_per_second
+    #[arg(long)]
+    json: bool,
+}
+
+/// The shape of a record.
+struct Shape {
+    format: DataFormat,
+    /// The byte that ends a line.
+    terminator: u8,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    kind: String,
+    /// Whether no record is less than the one before it, and the last one is complete.
+    sorted: bool,
+    /// The checksum in it is valsort's: the sum of the records' CRC-32, in hexadecimal, the same
+    /// for every order.
+    #[serde(flatten)]
+    summary: ValidationSummary,
+    seconds: f64,
+    bytes_per_second: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let shape = shape(args)?;
+    let machine = datapipes::discover();
+    let started = Instant::now();
+    let input = Input::open(&args.file)?;
+    let summary = match &input {
+        Input::File { ssd, from: 0 } => {
+            signals::catch(WaitsFor::Places);
+            in_parallel(&machine, ssd, &shape)?
+        }
+        _ => stream(input, &shape.format)?,
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let outcome = Outcome {
+        kind: args.kind.to_string(),
+        sorted: summary.is_ordered(),
+        seconds,
+        bytes_per_second: units::bytes_per_second(summary.bytes, seconds),
+        summary,
+    };
+    if args.json {
+        print_json(&outcome)?
+    } else {
+        print(&text(&args.file, &outcome))?
+    }
+    Ok(if outcome.sorted { CommandStatus::Good } else { CommandStatus::Bad })
+}
+
+fn shape(args: &Args) -> Result<Shape> {
+    let bad = |why: String| Error::new(ErrorKind::InvalidInput, "check", why);
+    let mut options = TextOptions::default().stable(args.stable);
+    for letter in args.order.bytes() {
+        if !options.modifiers.set(letter) {
+            return Err(bad(format!("`{}` is no ordering letter", letter.escape_ascii())));
+        }
+    }
+    options.keys = args.key.iter().map(|key| KeySpec::parse(key.as_bytes())).collect::<Result<_>>()?;
+    if let Some(separator) = args.field_separator {
+        options.separator = Some(u8::try_from(separator).map_err(|_| bad(format!("-t {separator}: give one byte")))?);
+    }
+    let format = kind::format(args.kind);
+    if options == TextOptions::default() && !args.zero_terminated {
+        return Ok(Shape { format, terminator: b'\n' });
+    }
+    if !matches!(args.kind, DataKind::Lines(_)) {
+        return Err(bad(format!("-k, -t, -s, -z and --order are for lines, not for {}", args.kind)));
+    }
+    let order = options.compile()?;
+    let format = format.ordered_by(move |one, other| order.compare(one, other));
+    let terminator = if args.zero_terminated { 0 } else { b'\n' };
+    Ok(Shape { format: format.terminated_by(terminator), terminator })
+}
+
+fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<ValidationSummary> {
+    let len = ssd.len()?;
+    let done = AtomicU64::new(0);
+    let parts = cut(ssd, shape, len, machine.topology().usable_cores().count().max(1))?;
+    let state = || State { phase: "checking", done: done.load(Relaxed), total: len };
+    let summaries = progress::during(progress::wanted(), state, || {
+        let one = |part: usize| look(machine, ssd, &shape.format, parts[part].clone(), &done);
+        threads::map_on_threads("check", parts.len(), one)
+    })?;
+    Ok(summaries.into_iter().fold(ValidationSummary::default(), |before, next| before.join(next, &shape.format)))
+}
+
+/// Parts of about the same length that begin where records begin.
+fn cut(ssd: &Ssd, shape: &Shape, len: u64, count: usize) -> Result<Vec<Range<u64>>> {
+    const WORTH_IT: u64 = 16 << 20;
+    let count = (len / WORTH_IT).clamp(1, count as u64);
+    let mut starts = vec![0];
+    for part in 1..count {
+        let about = len / count * part;
+        let start = match shape.format.record_len() {
+            Some(record) => about / record as u64 * record as u64,
+            None => next_line(ssd, shape.terminator, about)?.unwrap_or(len),
+        };
+        starts.push(start.max(starts[starts.len() - 1]));
+    }
+    starts.push(len);
+    Ok(starts.windows(2).map(|pair| pair[0]..pair[1]).collect())
+}
+
+/// Returns the start of the first line behind an offset.
+fn next_line(ssd: &Ssd, terminator: u8, from: u64) -> Result<Option<u64>> {
+    let mut piece = vec![0; 64 << 10];
+    let mut at = from;
+    loop {
+        // A look at some bytes to find where to cut; all that is checked goes through the pipe.
+        let read = rustix::io::pread(ssd.file().cached_fd(), &mut piece, at)
+            .map_err(|e| Error::os("read", e.raw_os_error(), ssd.path().display().to_string()).with_offset(at))?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if let Some(found) = memchr::memchr(terminator, &piece[..read]) {
+            return Ok(Some(at + found as u64 + 1));
+        }
+        at += read as u64;
+    }
+}
+
+fn look(
+    machine: &Machine,
+    ssd: &Ssd,
+    format: &DataFormat,
+    part: Range<u64>,
+    done: &AtomicU64,
+) -> Result<ValidationSummary> {
+    let mut checker = Checker::new(format.clone());
+    Window::over(machine, ssd)?.read(part, |bytes| {
+        signals::check("check")?;
+        checker.feed(bytes);
+        done.fetch_add(bytes.len() as u64, Relaxed);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(checker.finish())
+}
+
+/// Checks an input that is a stream, or that begins in the middle of a file.
+fn stream(input: Input, format: &DataFormat) -> Result<ValidationSummary> {
+    let mut checker = Checker::new(format.clone());
+    each_piece(input, |bytes| {
+        checker.feed(bytes);
+        ControlFlow::Continue(())
+    })?;
+    Ok(checker.finish())
+}
+
+/// Reads an input with `read`, and hands on each piece.
+pub(crate) fn each_piece(input: Input, mut look: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<()> {
+    let name = input.name().display().to_string();
+    let fail = |e: std::io::Error| Error::io("read", e, name.clone());
+    let mut file = input.into_file()?;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => {
+                if look(&buffer[..n]).is_break() {
+                    return Ok(());
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(fail(e)),
+        }
+    }
+}
+
+fn text(file: &Path, outcome: &Outcome) -> String {
+    let o = &outcome.summary;
+    let mut out = format!(
+        "{}: {} records, {}, checksum {}, {} duplicates, {}\n",
+        file.display(),
+        o.records,
+        units::bytes(o.bytes),
+        o.checksum_hex(),
+        o.duplicates,
+        units::rate(o.bytes, outcome.seconds)
+    );
+    match o.first_unordered_record {
+        Some(first) => {
+            out += &format!("NOT IN ORDER: {} records, the first is record {first}, counted from 0\n", o.unordered)
+        }
+        None => out += "in order\n",
+    }
+    if o.trailing_bytes > 0 {
+        out += &format!("INCOMPLETE: {} bytes at the end are less than a record\n", o.trailing_bytes);
+    }
+    out
+}

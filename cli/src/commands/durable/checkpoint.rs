@@ -1,0 +1,367 @@
+//! `dpipe checkpoint`: regions of memory, saved and restored as a whole.
+
+mod bench;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use datapipes::{AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
+use datapipes_durable::checkpoint::{
+    Checkpoint, CheckpointEntry, CheckpointProgress, Checkpoints, Fallback, Manifest, SaveOptions, SavedCheckpoint,
+};
+use serde::Serialize;
+
+use crate::any_locator::open_to_read;
+use crate::arguments::ending::Ending;
+use crate::arguments::units;
+use crate::outcome::{CommandStatus, print, print_json};
+use crate::progress::{self, State};
+use crate::system::files;
+use crate::system::signals::{self, WaitsFor};
+
+const CHECKPOINT: Ending = Ending {
+    notes: "\
+A checkpoint is one file in a folder of them. It gets its name when all of it is durable. Each
+MiB has a checksum.",
+    zero: "done",
+    one: Some("a checkpoint is damaged"),
+    examples: &["dpipe checkpoint save saves data.bin", "dpipe checkpoint list saves"],
+};
+const SAVE: Ending = Ending {
+    notes: "",
+
+    zero: "the checkpoint is durable",
+    one: None,
+    examples: &[
+        "dpipe checkpoint save saves data.bin lines.txt",
+        "dpipe checkpoint save saves data.bin --keep 2 --json",
+    ],
+};
+const RESTORE: Ending = Ending {
+    notes: "",
+
+    zero: "the regions are restored and on the disk",
+    one: None,
+    examples: &[
+        "dpipe checkpoint restore saves --output restored",
+        "dpipe checkpoint restore saves -o again --fallback --json",
+    ],
+};
+const LIST: Ending = Ending {
+    notes: "",
+
+    zero: "all checkpoints have an intact end",
+    one: Some("a checkpoint is damaged at its end"),
+    examples: &["dpipe checkpoint list saves", "dpipe checkpoint list saves --json"],
+};
+const VERIFY: Ending = Ending {
+    notes: "",
+
+    zero: "the checkpoints are intact",
+    one: Some("a checkpoint is damaged"),
+    examples: &["dpipe checkpoint verify saves", "dpipe checkpoint verify saves --json"],
+};
+
+/// Saves regions of memory as a whole or not at all, and restores them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CHECKPOINT.text())]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Load files into memory and save them as one checkpoint, one region each
+    Save(Save),
+    /// Restore a checkpoint into memory, check it, and write its regions as files
+    Restore(Restore),
+    /// Show the checkpoints of a folder
+    List(List),
+    /// Read and check whole checkpoints
+    Verify(Verify),
+    /// Save regions of random bytes, restore and compare them, and show how fast that was
+    Bench(bench::Args),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = SAVE.text())]
+struct Save {
+    /// Folder of the checkpoints; it is created if it does not exist
+    dir: PathBuf,
+    /// Files to save; each becomes a region with the file's name
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Keep the newest N checkpoints, this one included, and remove older ones
+    #[arg(long, value_name = "N")]
+    keep: Option<usize>,
+    /// Print JSON: number, bytes, write_seconds, publish_seconds, checksum_seconds, removed
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = RESTORE.text())]
+struct Restore {
+    /// Folder of the checkpoints
+    dir: PathBuf,
+    /// Folder to write the files to
+    #[arg(long, short, alias = "to", value_name = "DIR")]
+    output: PathBuf,
+    /// Number of the checkpoint to restore [default: the newest]
+    #[arg(long, value_name = "N", conflicts_with = "fallback")]
+    number: Option<u64>,
+    /// Restore the newest checkpoint that is intact if the newest one is damaged
+    #[arg(long)]
+    fallback: bool,
+    /// Print JSON: number, bytes, regions, skipped, seconds
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = LIST.text())]
+struct List {
+    /// Folder of the checkpoints
+    dir: PathBuf,
+    /// Print JSON: an array of number, path, state
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = VERIFY.text())]
+struct Verify {
+    /// Folder of the checkpoints
+    dir: PathBuf,
+    /// Number of the checkpoint to verify [default: all]
+    #[arg(long, value_name = "N")]
+    number: Option<u64>,
+    /// Print JSON: an array of number, bytes, damage (null if it is intact)
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    match &args.action {
+        Action::Save(args) => save(args),
+        Action::Restore(args) => restore(args),
+        Action::List(args) => list(args),
+        Action::Verify(args) => verify(args),
+        Action::Bench(args) => bench::run(args),
+    }
+}
+
+/// Does work that reports its progress, with a bar where somebody watches, until a signal stops it.
+fn watched<T>(phase: &'static str, work: impl FnOnce(&mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>) -> T) -> T {
+    let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
+    let state = || State { phase, done: done.load(Relaxed), total: total.load(Relaxed) };
+    progress::during(progress::wanted(), state, || {
+        work(&mut |p| {
+            done.store(p.done, Relaxed);
+            total.store(p.total, Relaxed);
+            if signals::arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    })
+}
+
+fn save(args: &Save) -> Result<CommandStatus> {
+    signals::catch(WaitsFor::Places);
+    let machine = datapipes::discover();
+    // It holds the bytes of all of them, and is as private as the most private.
+    let mut mode = FileMode::USUAL;
+    let mut regions = Vec::new();
+    for path in &args.files {
+        let loaded = load(&machine, path)?;
+        mode = mode.and(loaded.mode);
+        regions.push((loaded.name, loaded.memory));
+    }
+    let named: Vec<(&str, &Dram)> = regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect();
+    let store = Checkpoints::at(&machine, &args.dir);
+    let saved =
+        watched("saving", |watch| store.save(&named, &SaveOptions::default().keep(args.keep).mode(mode), watch))?;
+    if args.json {
+        print_json(&saved)?;
+    } else {
+        print(&shown(&saved))?;
+    }
+    Ok(CommandStatus::Good)
+}
+
+fn shown(saved: &SavedCheckpoint) -> String {
+    let seconds = saved.write_seconds + saved.publish_seconds;
+    let removed = match saved.removed.len() {
+        0 => String::new(),
+        n => format!("; {n} older ones were removed"),
+    };
+    format!(
+        "checkpoint {}: {} durable in {seconds:.3} s ({}), {:.3} s of it for the sync and the name{removed}\n",
+        saved.number,
+        units::bytes(saved.bytes),
+        units::rate(saved.bytes, seconds),
+        saved.publish_seconds
+    )
+}
+
+/// A file in memory.
+struct Loaded {
+    name: String,
+    memory: Dram,
+    mode: FileMode,
+}
+
+fn load(machine: &Machine, path: &Path) -> Result<Loaded> {
+    let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "save", format!("{}: {why}", path.display()));
+    let name = path.file_name().ok_or_else(|| bad("it is a directory, which no region can be"))?;
+    let name = name.to_str().ok_or_else(|| bad("its name is not UTF-8"))?;
+    let ssd = open_to_read(path)?;
+    let len = ssd.len()?;
+    let bytes = usize::try_from(len).map_err(|_| bad("it is larger than memory"))?;
+    // Memory has a byte at least; a part of it may have none.
+    let memory = Dram::allocate(bytes.max(1))?.range(0, bytes)?;
+    if len > 0 {
+        machine.connect(&ssd, &memory)?.transfer(Span { source: 0, target: 0, len })?;
+    }
+    Ok(Loaded { name: name.to_owned(), memory, mode: FileMode::of(&ssd)? })
+}
+
+#[derive(Serialize)]
+struct RestoredFiles {
+    number: u64,
+    bytes: u64,
+    regions: Vec<String>,
+    /// Newer checkpoints that are damaged, by number.
+    skipped: HashMap<u64, String>,
+    seconds: f64,
+}
+
+fn restore(args: &Restore) -> Result<CommandStatus> {
+    signals::catch(WaitsFor::Places);
+    let machine = datapipes::discover();
+    let store = Checkpoints::at(&machine, &args.dir);
+    let since = Instant::now();
+    let fallback = if args.fallback { Fallback::Older } else { Fallback::Refuse };
+    let (number, regions, skipped) = watched("restoring", |watch| match args.number {
+        Some(number) => store.open(number)?.restore(watch).map(|regions| (number, regions, Vec::new())),
+        None => store.restore_latest(fallback, watch).map(|r| (r.number, r.regions, r.skipped)),
+    })?;
+    // A restored file is as private as its checkpoint.
+    let mode = store.mode(number)?;
+    std::fs::create_dir_all(&args.output).map_err(|e| Error::io("create", e, args.output.display().to_string()))?;
+    for (name, memory) in &regions {
+        signals::check("restore")?;
+        write(&machine, &args.output.join(plain(name)?), memory, mode)?;
+    }
+    let outcome = RestoredFiles {
+        number,
+        bytes: regions.iter().map(|(_, memory)| memory.len() as u64).sum(),
+        regions: regions.into_iter().map(|(name, _)| name).collect(),
+        skipped: skipped.into_iter().collect(),
+        seconds: since.elapsed().as_secs_f64(),
+    };
+    if args.json {
+        print_json(&outcome)?;
+    } else {
+        let skipped: String = outcome.skipped.values().map(|why| format!("passed over: {why}\n")).collect();
+        let regions = outcome.regions.join(", ");
+        let bytes = units::bytes(outcome.bytes);
+        print(&format!("{skipped}checkpoint {number}: {bytes} in {:.3} s: {regions}\n", outcome.seconds))?;
+    }
+    Ok(CommandStatus::Good)
+}
+
+/// A region's name as that of a file: it must not lead elsewhere.
+fn plain(name: &str) -> Result<&str> {
+    let mut parts = Path::new(name).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(one)), None) if one == name => Ok(name),
+        _ => Err(Error::new(ErrorKind::InvalidInput, "restore", format!("region `{name}`: no name for a file"))),
+    }
+}
+
+fn write(machine: &Machine, path: &Path, memory: &Dram, mode: FileMode) -> Result<()> {
+    let draft = AtomicFile::replacing(path, mode)?;
+    let len = memory.len() as u64;
+    draft.ssd().preallocate(len)?;
+    if len > 0 {
+        let constraints = Constraints::default().typical_len(len);
+        machine.connect_with(memory, draft.ssd(), &constraints)?.transfer(Span { source: 0, target: 0, len })?;
+    }
+    files::publish(draft, len).map(|_| ())
+}
+
+/// Describes the checkpoints of a folder as text.
+fn line(number: u64, state: Result<&Manifest, &str>) -> String {
+    match state {
+        Ok(m) => {
+            let regions: Vec<String> =
+                m.regions.iter().map(|r| format!("{} ({})", r.name, units::bytes(r.len))).collect();
+            format!(
+                "{number}: {}, saved {} s after 1970: {}\n",
+                units::bytes(m.bytes()),
+                m.created_unix_s,
+                regions.join(", ")
+            )
+        }
+        Err(why) => format!("{number}: DAMAGED: {why}\n"),
+    }
+}
+
+fn list(args: &List) -> Result<CommandStatus> {
+    let machine = datapipes::discover();
+    let listed = Checkpoints::at(&machine, &args.dir).list()?;
+    if args.json {
+        print_json(&listed)?;
+    } else if listed.is_empty() {
+        print(&format!("{} holds no checkpoint\n", args.dir.display()))?;
+    } else {
+        let show = |l: &CheckpointEntry| line(l.number, l.state.as_ref().map_err(String::as_str));
+        print(&listed.iter().map(show).collect::<String>())?;
+    }
+    Ok(if listed.iter().all(|l| l.state.is_ok()) { CommandStatus::Good } else { CommandStatus::Bad })
+}
+
+#[derive(Serialize)]
+struct Verified {
+    number: u64,
+    bytes: u64,
+    damage: Option<String>,
+}
+
+fn verify(args: &Verify) -> Result<CommandStatus> {
+    signals::catch(WaitsFor::Places);
+    let machine = datapipes::discover();
+    let store = Checkpoints::at(&machine, &args.dir);
+    let numbers = match args.number {
+        Some(number) => vec![number],
+        None => store.list()?.iter().map(|l| l.number).collect(),
+    };
+    if numbers.is_empty() {
+        let why = format!("{} holds no checkpoint", args.dir.display());
+        return Err(Error::new(ErrorKind::NotFound, "verify", why));
+    }
+    let mut all = Vec::new();
+    for number in numbers {
+        let check = |c: Checkpoint| {
+            let bytes = c.manifest().bytes();
+            watched("checking", |watch| c.verify(watch)).map(|()| bytes)
+        };
+        let (bytes, damage) = match store.open(number).and_then(check) {
+            Ok(bytes) => (bytes, None),
+            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Device) => (0, Some(e.to_string())),
+            Err(e) => return Err(e),
+        };
+        if !args.json {
+            let found = damage.as_ref().map_or_else(|| "intact".into(), |why| format!("DAMAGED: {why}"));
+            print(&format!("{number}: {found}\n"))?;
+        }
+        all.push(Verified { number, bytes, damage });
+    }
+    if args.json {
+        print_json(&all)?;
+    }
+    Ok(if all.iter().all(|v| v.damage.is_none()) { CommandStatus::Good } else { CommandStatus::Bad })
+}

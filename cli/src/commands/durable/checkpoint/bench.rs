@@ -1,0 +1,129 @@
+//! `dpipe checkpoint bench`: how fast memory becomes durable here, and comes back.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use datapipes::{Dram, Error, ErrorKind, Result};
+use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, SavedCheckpoint};
+use serde::Serialize;
+
+use super::{shown, watched};
+use crate::arguments::ending::Ending;
+use crate::arguments::units::{parse_count, parse_size};
+use crate::outcome::{CommandStatus, print, print_json};
+use crate::system::files::WorkFolder;
+use crate::system::signals::{self, WaitsFor};
+use crate::{arguments::units, system::child};
+
+const ENDING: Ending = Ending {
+    notes: "",
+
+    zero: "the measurement is shown",
+    one: Some("the restored bytes are not the saved ones"),
+    examples: &["dpipe checkpoint bench --size 16M --dir .", "dpipe checkpoint bench --size 16M --regions 2 --json"],
+};
+
+/// Measures how fast memory becomes durable here, and is restored. The checkpoint is removed
+/// afterwards.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
+pub(crate) struct Args {
+    /// Folder on the disk to measure [default: the one for temporary files]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Bytes of all regions together
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = parse_size)]
+    size: u64,
+    /// Number of regions
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = parse_count::<u64>)]
+    regions: u64,
+    /// Print JSON: saved, save_bytes_per_second, save_cpu_seconds, restore_seconds,
+    /// restore_bytes_per_second, restore_cpu_seconds, same
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    saved: SavedCheckpoint,
+    /// Bytes by the time until they were durable under a name.
+    save_bytes_per_second: f64,
+    save_cpu_seconds: f64,
+    restore_seconds: f64,
+    /// Into memory that is there, checked.
+    restore_bytes_per_second: f64,
+    restore_cpu_seconds: f64,
+    /// Whether the restored bytes are equal to the saved ones.
+    same: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    signals::catch(WaitsFor::Places);
+    let machine = datapipes::discover();
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let len = usize::try_from(args.size / args.regions.max(1)).unwrap_or(usize::MAX);
+    if len == 0 {
+        return Err(Error::new(ErrorKind::InvalidInput, "checkpoint", "regions of no bytes")
+            .with_advice("give a larger --size"));
+    }
+    let names: Vec<String> = (0..args.regions.max(1)).map(|n| format!("region-{n}")).collect();
+    let regions: Vec<Dram> = names.iter().map(|_| Dram::allocate(len)).collect::<Result<_>>()?;
+    let targets: Vec<Dram> = names.iter().map(|_| Dram::allocate(len)).collect::<Result<_>>()?;
+    for (nth, region) in regions.iter().enumerate() {
+        fill(nth as u64, &mut region.lease_mut()?);
+    }
+    let place = WorkFolder::under(&parent, "dpipe-checkpoint-bench", false)?;
+    let store = Checkpoints::at(&machine, place.path());
+    let named =
+        |memory: &'_ [Dram]| -> Vec<(String, Dram)> { names.iter().cloned().zip(memory.iter().cloned()).collect() };
+    let (sources, into) = (named(&regions), named(&targets));
+    let cpu = child::own_cpu_seconds();
+    let saved = watched("saving", |watch| store.save(&borrowed(&sources), &SaveOptions::default(), watch))?;
+    let save_cpu_seconds = child::own_cpu_seconds() - cpu;
+    let (since, cpu) = (Instant::now(), child::own_cpu_seconds());
+    watched("restoring", |watch| store.open(saved.number)?.restore_into(&borrowed(&into), watch))?;
+    let (restore_seconds, restore_cpu_seconds) = (since.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
+    let mut same = true;
+    for (one, other) in regions.iter().zip(&targets) {
+        same &= one.lease()?[..] == other.lease()?[..];
+    }
+    let bytes = saved.bytes as f64;
+    let outcome = Outcome {
+        save_bytes_per_second: bytes / (saved.write_seconds + saved.publish_seconds),
+        save_cpu_seconds,
+        restore_seconds,
+        restore_bytes_per_second: bytes / restore_seconds,
+        restore_cpu_seconds,
+        same,
+        saved,
+    };
+    if args.json {
+        print_json(&outcome)?;
+    } else {
+        let o = &outcome;
+        print(&format!(
+            "{}computing checksums took {:.3} s of it, while the disk worked; {save_cpu_seconds:.3} s of processor time in all\n\
+             restored and checked in {restore_seconds:.3} s ({}), {restore_cpu_seconds:.3} s of processor time; {}\n",
+            shown(&o.saved),
+            o.saved.checksum_seconds,
+            units::rate(o.saved.bytes, restore_seconds),
+            if same { "the same bytes" } else { "NOT THE SAME BYTES" }
+        ))?;
+    }
+    Ok(if same { CommandStatus::Good } else { CommandStatus::Bad })
+}
+
+fn borrowed(regions: &[(String, Dram)]) -> Vec<(&str, &Dram)> {
+    regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect()
+}
+
+/// Bytes that no layer below can compress or share.
+fn fill(seed: u64, bytes: &mut [u8]) {
+    let mut state = 0x2545_F491_4F6C_DD1D ^ (seed + 1);
+    for word in bytes.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+}

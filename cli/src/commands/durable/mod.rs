@@ -1,0 +1,4 @@
+//! Commands over durable data: logs and checkpoints.
+
+pub(crate) mod checkpoint;
+pub(crate) mod log;

@@ -1,0 +1,112 @@
+//! `dpipe calibrate`: what the processor's primitives cost here, and the knobs.
+
+use datapipes::{Error, ErrorKind, Result};
+use datapipes_cpu::Calibration;
+use serde::Serialize;
+
+use crate::arguments::ending::Ending;
+use crate::arguments::units;
+use crate::outcome::{CommandStatus, print, print_json};
+
+const ENDING: Ending = Ending {
+    notes: "\
+Without options it measures this machine unless that was done before, keeps the result, and
+shows it.",
+    zero: "the calibration is shown",
+    one: None,
+    examples: &[
+        "dpipe calibrate --show",
+        "dpipe calibrate --show --json",
+        "dpipe calibrate  # needs some seconds",
+        "dpipe calibrate --set kernel_1M=memcpy  # needs a calibration",
+    ],
+};
+
+/// Measures what the processor's primitives cost here, and sets the knobs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
+pub(crate) struct Args {
+    /// Show what is known, without measuring
+    #[arg(long, conflicts_with_all = ["redo", "set"])]
+    show: bool,
+    /// Set a knob, whatever was measured, and keep it (may be repeated)
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = knob)]
+    set: Vec<(String, String)>,
+    /// Measure again, and forget the knobs that were set
+    #[arg(long)]
+    redo: bool,
+    /// Print JSON: path, fingerprint, measured, took_ms, copies, classes, prefetch_bytes, lines,
+    /// layers, set, knobs
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    path: String,
+    #[serde(flatten)]
+    calibration: &'a Calibration,
+    knobs: Vec<datapipes::backend::Knob>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let machine = datapipes::discover();
+    let topology = machine.topology();
+    let path = Calibration::path(topology)?;
+    let mut calibration = match (args.show, args.redo) {
+        (true, _) => Calibration::load_or_assumed(topology),
+        (_, true) => Calibration::measure(topology)?,
+        _ => Calibration::load_or_measure(topology)?,
+    };
+    for (knob, value) in &args.set {
+        calibration.set(knob, value)?;
+    }
+    if args.redo || !args.set.is_empty() {
+        calibration.save(topology)?;
+    }
+    let shown = Shown { path: path.display().to_string(), calibration: &calibration, knobs: calibration.knobs() };
+    if args.json {
+        print_json(&shown)?
+    } else {
+        print(&text(&shown))?
+    }
+    Ok(CommandStatus::Good)
+}
+
+fn text(shown: &Shown<'_>) -> String {
+    let c = shown.calibration;
+    let mut out = match c.measured {
+        true => format!("measured in {} ms, kept in {}\n", c.took_ms, shown.path),
+        false => "assumed, not measured: `dpipe calibrate` measures\n".to_owned(),
+    };
+    out += "\nlayers          size    latency   read GB/s   copy GB/s\n";
+    for l in &c.layers {
+        let size = l.size_bytes.map_or_else(|| "?".into(), units::memory);
+        let copy = l.copy_bytes_per_s.map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
+        let latency = units::nanoseconds(l.latency_ns);
+        out += &format!("{:<8} {size:>11} {latency:>10} {:>11.1} {copy:>11}\n", l.name, l.read_bytes_per_s / 1e9);
+    }
+    out += "\nlines\n";
+    out += &format!("load-into-cache   {:.1} GB/s\n", c.lines.load_bytes_per_s / 1e9);
+    for (name, ns) in
+        [("cldemote", c.lines.cldemote_ns), ("clwb", c.lines.clwb_ns), ("clflushopt", c.lines.clflushopt_ns)]
+    {
+        out += &match ns {
+            Some(ns) => format!("{name:<17} {ns:.1} ns a line\n"),
+            None => format!("{name:<17} absent\n"),
+        };
+    }
+    out += "\nknob                      value          origin\n";
+    for knob in &shown.knobs {
+        out += &format!("{:<25} {:<14} {}\n", knob.name, knob.value, knob.origin);
+    }
+    out
+}
+
+fn knob(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| {
+        let error = Error::new(ErrorKind::InvalidInput, "set", format!("`{text}`"));
+        error.with_advice("write KNOB=VALUE").to_string()
+    })?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}

@@ -1,0 +1,188 @@
+//! `dpipe machine`: the hardware and primitives of this machine.
+
+mod picture;
+mod storage;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use datapipes::Result;
+use datapipes::backend::{Backend, Knob, Primitive};
+use datapipes::topology::{BlockDevice, StorageFacts, Topology};
+use datapipes_cpu::Calibration;
+use serde::Serialize;
+
+use crate::arguments::ending::Ending;
+use crate::arguments::units;
+use crate::outcome::{CommandStatus, print, print_json};
+use crate::system::signals::{self, WaitsFor};
+use storage::StorageCost;
+
+const ENDING: Ending = Ending {
+    notes: "",
+
+    zero: "the machine is shown",
+    one: None,
+    examples: &["dpipe machine", "dpipe machine --json", "dpipe machine --plot pyramid.svg --dir ."],
+};
+
+/// Shows what this machine has: cores, caches, memory, storage, primitives.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
+pub(crate) struct Args {
+    /// Print JSON: fingerprint, topology, storage, backends (name, primitives, knobs), io_uring,
+    /// calibration, storage_cost
+    #[arg(long)]
+    json: bool,
+    /// Measure, and draw the storage pyramid of this machine as SVG
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Measure the processor, memory and storage for some seconds, and keep the calibration
+    #[arg(long)]
+    measure: bool,
+    /// Folder on the storage to show and measure [default: the one for temporary files]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Facts<'a> {
+    fingerprint: String,
+    topology: &'a Topology,
+    storage: Option<StorageFacts>,
+    backends: Vec<BackendFacts>,
+    io_uring: datapipes_file::UringFacts,
+    calibration: Calibration,
+    storage_cost: Option<StorageCost>,
+}
+
+#[derive(Serialize)]
+struct BackendFacts {
+    name: &'static str,
+    primitives: Vec<Primitive>,
+    knobs: Vec<Knob>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let machine = datapipes::discover();
+    let topology = machine.topology();
+    let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let measure = args.measure || args.plot.is_some();
+    if measure {
+        signals::catch(WaitsFor::Places);
+    }
+    let calibration = match (args.measure, measure) {
+        (true, _) => {
+            let calibration = Calibration::measure(topology)?;
+            // A place where it cannot be kept is no reason not to show it.
+            let _ = calibration.save(topology);
+            calibration
+        }
+        (_, true) => Calibration::load_or_measure(topology)?,
+        _ => Calibration::load_or_assumed(topology),
+    };
+    let storage_cost = if measure { Some(storage::measure(&machine, &dir)?) } else { None };
+    let facts = Facts {
+        fingerprint: topology.fingerprint(),
+        topology,
+        storage: BlockDevice::behind(&dir).ok(),
+        backends: machine.backends().iter().map(|b| backend_facts(b.as_ref())).collect(),
+        io_uring: datapipes_file::UringFacts::probe(),
+        calibration,
+        storage_cost,
+    };
+    if let Some(path) = &args.plot {
+        crate::system::files::write_text(path, &picture::draw(&facts))?;
+    }
+    if args.json {
+        print_json(&facts)?
+    } else {
+        print(&text(&facts)?)?
+    }
+    Ok(CommandStatus::Good)
+}
+
+fn backend_facts(backend: &dyn Backend) -> BackendFacts {
+    BackendFacts { name: backend.name(), primitives: backend.primitives(), knobs: backend.knobs() }
+}
+
+fn text(facts: &Facts<'_>) -> Result<String> {
+    let mut out = facts.topology.to_string();
+    // Writing to a String cannot fail, hence the discarded results.
+    if let Some(storage) = &facts.storage {
+        let _ = write!(out, "\n{storage}");
+    }
+    uring_text(&mut out, &facts.io_uring);
+    for backend in &facts.backends {
+        let _ = writeln!(out, "primitives of `{}`", backend.name);
+        for p in &backend.primitives {
+            let (has, why) = match &p.available {
+                Ok(found) => ("yes", found),
+                Err(absent) => ("no", absent),
+            };
+            let _ = writeln!(out, "  {:<18} {has:<4} {}; {why}", p.name, p.what);
+        }
+        let _ = writeln!(out);
+    }
+    layers(&mut out, facts);
+    if let Some(cost) = &facts.storage_cost {
+        storage_text(&mut out, cost);
+    }
+    let count: usize = facts.backends.iter().map(|b| b.knobs.len()).sum();
+    let _ = writeln!(
+        out,
+        "\n{count} knobs: `dpipe calibrate --show` lists them, `dpipe calibrate --set NAME=VALUE` turns one"
+    );
+    Ok(out)
+}
+
+fn layers(out: &mut String, facts: &Facts<'_>) {
+    let c = &facts.calibration;
+    let origin = if c.measured { "measured" } else { "assumed: `dpipe calibrate` measures them" };
+    let _ = writeln!(out, "layers ({origin})");
+    for layer in &c.layers {
+        let size = layer.size_bytes.map_or_else(|| "unknown".into(), units::memory);
+        let copy = layer.copy_bytes_per_s.map_or_else(String::new, |rate| format!(", copies {:.1} GB/s", rate / 1e9));
+        let _ = writeln!(
+            out,
+            "  {:<5} {size:>10}  {:>9}  reads {:.1} GB/s{copy}",
+            layer.name,
+            units::nanoseconds(layer.latency_ns),
+            layer.read_bytes_per_s / 1e9
+        );
+    }
+}
+
+fn storage_text(out: &mut String, cost: &StorageCost) {
+    let _ = writeln!(
+        out,
+        "  SSD   {:>10}  {:>9}  reads {:.2} GB/s, writes {:.2} GB/s  ({}, {})",
+        "",
+        units::nanoseconds(cost.random_read_p50_ns),
+        cost.read_bytes_per_second / 1e9,
+        cost.write_bytes_per_second / 1e9,
+        cost.dir,
+        cost.access
+    );
+    for p in &cost.primitives {
+        match &p.bytes_per_second {
+            Ok(rate) => _ = writeln!(out, "    {:<18} {:<14} {:.2} GB/s", p.name, p.between, rate / 1e9),
+            Err(why) => _ = writeln!(out, "    {:<18} {:<14} not measured: {why}", p.name, p.between),
+        }
+    }
+}
+
+fn uring_text(out: &mut String, facts: &datapipes_file::UringFacts) {
+    let state = |verdict: &std::result::Result<(), String>| match verdict {
+        Ok(()) => "yes".to_owned(),
+        Err(why) => format!("no, {why}"),
+    };
+    let _ = writeln!(
+        out,
+        "\nio_uring\n  available     {}\n  registers     {}\n  features      {}\n  operations    {}\n",
+        state(&facts.available),
+        state(&facts.registered_memory),
+        facts.features.join(", "),
+        facts.operations.join(", ")
+    );
+}

@@ -1,0 +1,4 @@
+//! Commands about this machine: what it has, and what its primitives cost.
+
+pub(crate) mod calibrate;
+pub(crate) mod machine;

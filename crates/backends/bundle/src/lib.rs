@@ -1,0 +1,55 @@
+//! The list of backends. A new backend is added only here.
+//!
+//! It chooses nothing: the planner in `datapipes-core` asks every backend in the list for its
+//! offers.
+#![deny(unsafe_code)]
+
+use std::sync::Arc;
+
+use datapipes_core::Machine;
+use datapipes_core::backend::Backend;
+use datapipes_core::topology::Topology;
+use datapipes_cpu::{Calibration, CpuBackend};
+use datapipes_dax::DaxBackend;
+use datapipes_file::FileBackend;
+
+/// Returns every backend for this machine, ready for
+/// [`Machine::new`](datapipes_core::Machine::new).
+///
+/// It never measures and never fails. The processor's costs are those that `dpipe calibrate` saved,
+/// or assumed ones until then; they are loaded when the first pipe is planned. Primitives that this
+/// machine lacks are listed as absent, with the reason.
+///
+/// ```
+/// use datapipes_core::topology::Topology;
+/// let topology = Topology::discover();
+/// let names: Vec<_> = datapipes_bundle::all(&topology).iter().map(|b| b.name()).collect();
+/// assert_eq!(names, ["cpu", "dax", "file"]);
+/// ```
+pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
+    let this_machine = topology.clone();
+    let cpu = CpuBackend::calibrated_by(topology, move || Calibration::load_or_assumed(&this_machine));
+    vec![Arc::new(cpu), Arc::new(DaxBackend::new(topology)), Arc::new(FileBackend::probe())]
+}
+
+/// Returns the machine that the process runs on, with every backend.
+///
+/// It takes some milliseconds, measures nothing and never fails. What could not be found out is in
+/// [`Topology::unknown`]; what is absent is in the backends' primitives.
+///
+/// ```
+/// use datapipes_core::{Dram, Span};
+/// let machine = datapipes_bundle::discover();
+/// let (source, target) = (Dram::allocate(1 << 20)?, Dram::allocate(1 << 20)?);
+/// source.lease_mut()?.fill(7);
+/// let pipe = machine.connect(&source, &target)?;
+/// pipe.transfer(Span { source: 0, target: 0, len: 1 << 20 })?;
+/// assert_eq!(target.lease()?[1 << 19], 7);
+/// println!("{}{}", pipe.route(), pipe.report());
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+pub fn discover() -> Machine {
+    let topology = Topology::discover();
+    let backends = all(&topology);
+    Machine::new(topology, backends)
+}

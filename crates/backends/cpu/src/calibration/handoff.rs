@@ -1,0 +1,146 @@
+//! The length from which stores that bypass the caches are better for bytes that another core reads
+//! next, as between processes.
+//!
+//! ```text
+//! one core     copies a block into lines that the other has read: by ordinary stores,
+//!              or by stores that bypass the caches, in turns
+//! the other    reads all of it
+//! ```
+//! The reader may find the lines in its neighbour's cache or fetch them from memory, and the writer
+//! pays for taking them back. Between processors this differs by a factor of four in either
+//! direction, so it is measured, or such stores are not used.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use datapipes_core::Result;
+use datapipes_core::memory::{Access, MemoryRange};
+use datapipes_core::topology::Topology;
+
+use super::measure::{Buffers, median};
+use crate::instructions::CopyInstructions;
+use crate::kernel::{self, Copier, Kernel};
+
+/// Shorter blocks stay in the caches in any case.
+const MIN_BITS: u32 = 14;
+const MAX_BITS: u32 = 22;
+const TURNS: usize = 7;
+/// The bytes copied in one turn, approximately.
+const TURN_BYTES: usize = 8 << 20;
+/// Stores that bypass the caches are used if they take less than this share of the time.
+const GAIN: f64 = 0.95;
+/// A turn on a busy machine is given up after this time. Then nothing is changed.
+const TURN_LIMIT: Duration = Duration::from_secs(1);
+
+/// Returns the shortest length from which every length is faster with stores that bypass the
+/// caches; `None` where there is none, or only one core.
+pub(super) fn nt_min_bytes(
+    topology: &Topology,
+    buffers: &Buffers,
+    copiers: &[(Kernel, Copier)],
+    instructions: &CopyInstructions,
+) -> Result<Option<u64>> {
+    let mut cores = topology.usable_cores().map(|core| core.index);
+    let (Some(one), Some(other)) = (cores.next(), cores.next()) else { return Ok(None) };
+    let ordinary = copiers.iter().find(|(kernel, _)| *kernel == Kernel::Memcpy);
+    let past = copiers.iter().rev().find(|(kernel, _)| kernel.non_temporal());
+    let (Some((_, ordinary)), Some((_, past))) = (ordinary, past) else { return Ok(None) };
+    let mut from = None;
+    let longest = buffers.source.len().ilog2().min(MAX_BITS);
+    for bits in (MIN_BITS..=longest).rev() {
+        let len = 1usize << bits;
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..TURNS {
+            for (copier, times) in [ordinary, past].into_iter().zip(&mut times) {
+                match turn([one, other], buffers, copier, len, instructions)? {
+                    Some(ns) => times.push(ns),
+                    None => return Ok(None),
+                }
+            }
+        }
+        let [ordinary, past] = times.map(median);
+        if past > ordinary * GAIN {
+            break;
+        }
+        from = Some(len as u64);
+    }
+    Ok(from)
+}
+
+/// Returns the nanoseconds of a block that goes from one core to the other; `None` where it took
+/// too long.
+fn turn(
+    cores: [usize; 2],
+    buffers: &Buffers,
+    copier: &Copier,
+    len: usize,
+    instructions: &CopyInstructions,
+) -> Result<Option<f64>> {
+    let blocks = (TURN_BYTES / len).max(4) as u32;
+    let (filled, taken) = (AtomicU32::new(0), AtomicU32::new(0));
+    let until = Instant::now() + TURN_LIMIT;
+    let target: MemoryRange = buffers.target.range(0, len)?;
+    std::thread::scope(|scope| {
+        let reader = || -> Result<bool> {
+            bind(cores[1]);
+            for block in 1..=blocks {
+                if !reached(&filled, block, until) {
+                    return Ok(false);
+                }
+                kernel::read(&target.raw_lease(Access::Read)?, instructions);
+                taken.store(block, Ordering::Release);
+            }
+            Ok(true)
+        };
+        let Ok(reader) = std::thread::Builder::new().spawn_scoped(scope, reader) else { return Ok(None) };
+        let writer = || -> Result<Option<f64>> {
+            bind(cores[0]);
+            let mut since = Instant::now();
+            for block in 1..=blocks {
+                // The first block finds the lines as the previous turn left them.
+                if block == 2 {
+                    since = Instant::now();
+                }
+                copier.copy((&buffers.source, 0), (&buffers.target, 0), len)?;
+                filled.store(block, Ordering::Release);
+                if !reached(&taken, block, until) {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(since.elapsed().as_nanos() as f64 / f64::from(blocks - 1)))
+        };
+        let written = match std::thread::Builder::new().spawn_scoped(scope, writer) {
+            Ok(writer) => writer.join().unwrap_or(Ok(None)),
+            Err(_) => Ok(None),
+        };
+        let read = reader.join().unwrap_or(Ok(false))?;
+        Ok(written?.filter(|_| read))
+    })
+}
+
+/// Waits for a counter; returns false when the time is over.
+fn reached(counter: &AtomicU32, value: u32, until: Instant) -> bool {
+    for looks in 0u32.. {
+        if counter.load(Ordering::Acquire) >= value {
+            return true;
+        }
+        std::hint::spin_loop();
+        // The other thread may need this core.
+        if looks % 1024 == 1023 {
+            std::thread::yield_now();
+            if Instant::now() >= until {
+                return false;
+            }
+        }
+    }
+    false
+}
+
+/// Binds this thread to a core. Where that is refused, the figures are less certain.
+fn bind(core: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    if core < rustix::thread::CpuSet::MAX_CPU {
+        set.set(core);
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+}

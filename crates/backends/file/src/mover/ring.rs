@@ -1,0 +1,440 @@
+//! The engine with an io_uring for each mover: registered files and memory, a deep queue, batched
+//! submission.
+//!
+//! ```text
+//! submit:    [state] job in, requests out to the ring, one io_uring_enter for all of them
+//! complete:  [reaper] loop: [state] results in, requests out, io_uring_enter;
+//!                           a job is done? return; io_uring_enter(wait for 1)
+//! ```
+//!
+//! The wait holds `reaper`, not `state`, so other threads submit meanwhile. Only the thread with
+//! `reaper` takes results, so no other thread can take the one that it waits for. DEFER_TASKRUN and
+//! SINGLE_ISSUER are not used, because several threads use one ring. No thread polls.
+//!
+//! Unsafe code: entries that refer to memory which jobs lease. A job, its leases and its bounce
+//! buffers stay in `state` until the kernel has answered all of its requests, and the drop of the
+//! ring waits for that.
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use datapipes_core::backend::{CompletionNotifier, Counters, Job, JobCompletion, QueuedMover};
+use datapipes_core::locks::{Mutex, MutexGuard};
+use datapipes_core::{Error, ErrorKind, Result};
+use io_uring::{IoUring, opcode, squeue, types};
+
+use super::blocking::run_blocking;
+use super::iowq_keepalive;
+use super::jobs::{IoRequest, JobTable};
+use super::request_plan::{CacheMode, Direction};
+use super::site::MoverContext;
+use super::slices::Slices;
+use super::watchdog::{NOTICE, TIMER, Watchdog, lost};
+use crate::priority::PriorityBudget;
+
+/// The time before requests are submitted again to a kernel that is short of memory for them.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Entries beside the requests and their notifiers: a wake-up, and a timer with its notifier.
+const OTHERS: u32 = 3;
+
+/// `IORING_ENTER_GETEVENTS`.
+const GETEVENTS: u32 = 1;
+
+/// Marks the answers to notifiers. [`NOTICE`] and [`TIMER`] have this bit too, but no notifier has
+/// their numbers.
+const BELL: u64 = 1 << 63;
+
+struct State {
+    jobs: JobTable,
+    /// Requests at the kernel, by their `user_data`.
+    flights: Vec<Option<IoRequest>>,
+    free: Vec<usize>,
+    slices: Slices,
+    /// Notifiers whose byte is on its way, by the number in its `user_data`.
+    notifiers: HashMap<u64, Arc<CompletionNotifier>>,
+    next_bell: u64,
+    watchdog: Watchdog,
+    /// For an urgent mover, its time with urgent requests, and which requests in flight are urgent.
+    duty: Option<(PriorityBudget, Vec<bool>)>,
+}
+
+/// The engine with a ring. The fields drop in order: the ring before the memory that is registered
+/// with it.
+pub(crate) struct Ring {
+    ring: IoUring,
+    site: Arc<MoverContext>,
+    /// Whether the descriptors are registered: cached at 0, direct at 1.
+    fixed_files: bool,
+    state: Mutex<State>,
+    reaper: Mutex<()>,
+    calls: AtomicU64,
+}
+
+impl Ring {
+    /// Opens a ring.
+    ///
+    /// # Errors
+    /// Errors of `io_uring_setup` and of the first entry.
+    pub(crate) fn new(site: MoverContext) -> Result<Ring> {
+        let calls = AtomicU64::new(1);
+        let depth = site.queue.depth.max(1);
+        // Each request may be followed by a notifier, and a few entries belong to no request.
+        let ring = IoUring::builder()
+            .setup_clamp()
+            .build((2 * depth).saturating_add(OTHERS).next_power_of_two())
+            .map_err(|e| Error::io("open a ring for", e, site.file.path().display().to_string()))?;
+        // A ring may be set up but not entered, as under a filter. This finds it out while another
+        // primitive can still be chosen.
+        calls.fetch_add(1, Ordering::Relaxed);
+        ring.submit().map_err(|e| Error::io("enter a ring for", e, site.file.path().display().to_string()))?;
+        let depth = depth.min((ring.params().sq_entries().saturating_sub(OTHERS)) / 2) as usize;
+        let files = [site.fd(CacheMode::Cached), site.fd(CacheMode::Direct)];
+        calls.fetch_add(1, Ordering::Relaxed);
+        // If it is refused (a limit on open files, an old kernel), requests use the descriptors
+        // instead.
+        let fixed_files = ring.submitter().register_files(&files).is_ok();
+        let slices = Slices::new(&ring, site.memory.clone(), site.queue.slice_bytes, &calls);
+        let site = Arc::new(site);
+        let state = State {
+            jobs: JobTable::new(site.clone()),
+            flights: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            slices,
+            notifiers: HashMap::new(),
+            next_bell: 0,
+            watchdog: Watchdog::new(depth),
+            duty: (site.queue.io_priority != 0).then(|| (PriorityBudget::new(Instant::now()), vec![false; depth])),
+        };
+        Ok(Ring { ring, site, fixed_files, state: Mutex::new(state), reaper: Mutex::new(()), calls })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Takes the kernel's answers.
+    fn reap(&self, state: &mut State) {
+        // SAFETY: the caller holds `reaper`, and the completion queue is touched only with it held.
+        let answers = unsafe { self.ring.completion_shared() };
+        for answer in answers {
+            if answer.user_data() == TIMER {
+                state.watchdog.heard(answer.result());
+                continue;
+            }
+            if answer.user_data() & BELL != 0 {
+                match state.notifiers.remove(&(answer.user_data() & !BELL)) {
+                    Some(notifier) if answer.result() == 1 => notifier.sent(),
+                    // The socket is full or closed, or the submitting thread ended. The byte will
+                    // not come and is not waited for.
+                    Some(notifier) => notifier.uncount(),
+                    None => {}
+                }
+                continue;
+            }
+            let index = answer.user_data() as usize;
+            let Some(mut piece) = state.flights.get_mut(index).and_then(Option::take) else {
+                debug_assert!(false, "an answer to a request that was never made: {index}");
+                continue;
+            };
+            state.free.push(index);
+            state.watchdog.answered(index);
+            if let Some((duty, urgent)) = &mut state.duty
+                && std::mem::take(&mut urgent[index])
+            {
+                duty.end(Instant::now());
+            }
+            let mut result = piece.result(answer.result());
+            if piece.is_given_back(result) {
+                state.jobs.counters.queue_refused += 1;
+                result = run_blocking(&self.site, &piece, &self.calls);
+            }
+            state.jobs.finish_request(piece, result);
+        }
+    }
+
+    /// Puts as many requests into the ring as the depth allows. Returns how many the kernel has not
+    /// seen yet.
+    fn push_requests(&self, state: &mut State) -> u32 {
+        // SAFETY: the submission queue is touched only under the lock of `state`, which the caller
+        // holds.
+        let mut entries = unsafe { self.ring.submission_shared() };
+        while let Some(index) = state.free.pop() {
+            let Some(piece) = state.jobs.next_request() else {
+                state.free.push(index);
+                break;
+            };
+            let (slices, len) = (&mut state.slices, piece.len as usize);
+            let buffer = piece.region_at.and_then(|at| slices.lookup(&self.ring, at, len, &self.calls));
+            match buffer {
+                Some(_) => state.jobs.counters.fixed_buffer_hits += 1,
+                None => state.jobs.counters.fixed_buffer_misses += 1,
+            }
+            let urgent = match &mut state.duty {
+                Some((duty, urgent)) => {
+                    urgent[index] = duty.begin(Instant::now());
+                    urgent[index]
+                }
+                None => false,
+            };
+            let (entry, flags) = match piece.lost {
+                false => (self.entry(&piece, buffer, urgent), self.fixed_file_flag()),
+                true => (lost(), squeue::Flags::empty()),
+            };
+            let entry = entry.user_data(index as u64);
+            let pushed = match piece.notifier.clone() {
+                Some(notifier) => {
+                    let first = entry.flags(flags | squeue::Flags::IO_HARDLINK);
+                    push_with_bell(&mut entries, first, notifier, &mut state.next_bell, &mut state.notifiers)
+                }
+                // SAFETY: the entry's memory is leased to the request's job or is the request's
+                // bounce buffer, and the request stays in `flights` until the kernel answers. The
+                // descriptors live as long as the site.
+                None => unsafe { entries.push(&entry.flags(flags)) },
+            };
+            if pushed.is_err() {
+                // The ring has enough entries for all flights. Without room, the request would be
+                // tried again.
+                debug_assert!(false, "no space in the ring for a request");
+                state.jobs.finish_request(piece, -libc::EAGAIN);
+                state.free.push(index);
+                break;
+            }
+            state.flights[index] = Some(piece);
+            state.watchdog.sent(index);
+        }
+        // Keeps room for every request that may still come.
+        let room =
+            |entries: &squeue::SubmissionQueue<'_>| entries.capacity() - entries.len() > 2 * state.free.len() + 2;
+        let timer = state.watchdog.timer(|entry| {
+            // SAFETY: the entry refers to no memory.
+            room(&entries) && unsafe { entries.push(&entry) }.is_ok()
+        });
+        if let Some(timer) = timer.filter(|_| room(&entries)) {
+            // A thread that waits for a notifier learns of the timer by a notifier.
+            let pushed = match state.flights.iter().flatten().find_map(|piece| piece.notifier.as_ref()) {
+                Some(notifier) => {
+                    let (first, notifier) = (timer.flags(squeue::Flags::IO_HARDLINK), Arc::new(notifier.another()));
+                    push_with_bell(&mut entries, first, notifier, &mut state.next_bell, &mut state.notifiers)
+                }
+                // SAFETY: the time that the entry refers to is static.
+                None => unsafe { entries.push(&timer) },
+            };
+            if pushed.is_ok() {
+                state.watchdog.armed();
+            }
+        }
+        entries.sync();
+        // This is at most the number of entries of the ring.
+        entries.len() as u32
+    }
+
+    /// Wakes the threads that wait for the ring, if a job ended without a request (it was empty, or
+    /// refused before a request was made). Such a job has no answer that would wake them, so an
+    /// entry that does nothing makes one. Returns how many entries the kernel has not seen now.
+    fn push_wakeup(&self, state: &State, unseen: u32) -> u32 {
+        if state.jobs.done.is_empty() {
+            return unseen;
+        }
+        // SAFETY: as in `push_requests`, the caller holds the lock of `state`.
+        let mut entries = unsafe { self.ring.submission_shared() };
+        let nothing = opcode::Nop::new().build().user_data(NOTICE);
+        // SAFETY: the entry refers to no memory. Where there is no room for it, others are on their
+        // way, whose answers suffice.
+        let _ = unsafe { entries.push(&nothing) };
+        entries.sync();
+        entries.len() as u32
+    }
+
+    fn entry(&self, piece: &IoRequest, buffer: Option<u16>, urgent: bool) -> squeue::Entry {
+        let fd = if self.fixed_files {
+            types::Fd(RawFd::from(piece.lane == CacheMode::Direct))
+        } else {
+            types::Fd(self.site.fd(piece.lane))
+        };
+        let (at, len) = (piece.file_at, piece.len);
+        let priority = if urgent { self.site.queue.io_priority } else { 0 };
+        let address = std::ptr::with_exposed_provenance_mut::<u8>(piece.address);
+        match (self.site.rules.direction, buffer) {
+            (Direction::Read, Some(buffer)) => {
+                opcode::ReadFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build()
+            }
+            (Direction::Read, None) => opcode::Read::new(fd, address, len).offset(at).ioprio(priority).build(),
+            (Direction::Write, Some(buffer)) => {
+                opcode::WriteFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build()
+            }
+            (Direction::Write, None) => opcode::Write::new(fd, address, len).offset(at).ioprio(priority).build(),
+        }
+    }
+
+    fn fixed_file_flag(&self) -> squeue::Flags {
+        if self.fixed_files { squeue::Flags::FIXED_FILE } else { squeue::Flags::empty() }
+    }
+
+    /// Submits the new entries to the kernel, under the lock of `state`. With a count from before
+    /// another thread's entries, a request could be submitted without its linked notifier, which
+    /// would then ring too early. Returns false where the kernel did not take all of them, for want
+    /// of memory.
+    fn submit_entries(&self, _state: &mut State, unseen: u32) -> Result<bool> {
+        if unseen == 0 {
+            return Ok(true);
+        }
+        let taken = self.enter(unseen, 0)?;
+        iowq_keepalive::hold_workers(&self.calls);
+        Ok(taken == unseen)
+    }
+
+    /// Appends the jobs that are done. If `least` is not 0, it sleeps until there is one, and until
+    /// about `least` requests are answered.
+    fn take(&self, least: usize, done: &mut Vec<JobCompletion>) -> Result<()> {
+        let wait = least > 0;
+        let before = done.len();
+        let _reaper = match self.reaper.try_lock() {
+            Some(guard) => guard,
+            None if !wait => return Ok(()),
+            None => self.reaper.lock(),
+        };
+        loop {
+            let mut state = self.lock();
+            self.reap(&mut state);
+            let unseen = self.push_requests(&mut state);
+            done.append(&mut state.jobs.done);
+            let all_seen = self.submit_entries(&mut state, unseen)?;
+            if !wait || done.len() > before || state.jobs.is_idle() {
+                return Ok(());
+            }
+            if state.jobs.outstanding() == 0 {
+                let context = format!("{}: jobs without requests", self.site.file.path().display());
+                return Err(Error::new(ErrorKind::System, "complete", context));
+            }
+            // It waits for no more answers than there are requests.
+            let answers = (least as u64).min(state.jobs.outstanding()) as u32;
+            drop(state);
+            if all_seen {
+                self.enter(0, answers)?;
+            } else {
+                // Perhaps no request is at the kernel. Answers that are due make room.
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Calls `io_uring_enter` once and waits for `least` answers. Returns how many entries the
+    /// kernel took. The others stay in the queue for the next call.
+    fn enter(&self, submit: u32, least: u32) -> Result<u32> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let flags = if least > 0 { GETEVENTS } else { 0 };
+        // SAFETY: no argument is an address. What the entries refer to is kept as `push_requests`
+        // says.
+        let outcome = unsafe { self.ring.submitter().enter::<libc::sigset_t>(submit, least, flags, None) };
+        match outcome.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)) {
+            // The kernel takes no more than were offered.
+            Ok(taken) => Ok(taken as u32),
+            // It was interrupted, or the kernel is short of memory for requests.
+            Err(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => Ok(0),
+            Err(errno) => Err(Error::os("enter the ring of", errno, self.site.file.path().display().to_string())),
+        }
+    }
+}
+
+/// Puts two linked entries into the queue: the first, and behind it the byte of a notifier.
+fn push_with_bell(
+    entries: &mut squeue::SubmissionQueue<'_>,
+    first: squeue::Entry,
+    notifier: Arc<CompletionNotifier>,
+    next: &mut u64,
+    notifiers: &mut HashMap<u64, Arc<CompletionNotifier>>,
+) -> std::result::Result<(), squeue::PushError> {
+    let number = *next;
+    *next = (number + 1) & !BELL;
+    let send = opcode::Send::new(types::Fd(notifier.socket().as_raw_fd()), CompletionNotifier::BYTE.as_ptr(), 1)
+        .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        .build()
+        .user_data(BELL | number);
+    // SAFETY: the caller keeps what the first entry refers to until the kernel answers. The byte is
+    // static, and the socket is kept in `notifiers` for as long.
+    unsafe { entries.push_multiple(&[first, send]) }?;
+    // The kernel sees the entries only after `sync`.
+    notifier.count();
+    notifiers.insert(number, notifier);
+    Ok(())
+}
+
+impl QueuedMover for Ring {
+    fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
+        let mut state = self.lock();
+        state.jobs.admit(job)?;
+        let unseen = self.push_requests(&mut state);
+        let unseen = self.push_wakeup(&state, unseen);
+        // The job is accepted. `complete` meets an error of the ring again and reports it.
+        let _ = self.submit_entries(&mut state, unseen);
+        Ok(())
+    }
+
+    fn submit_all(&self, jobs: &mut VecDeque<Job>) -> Result<()> {
+        let mut state = self.lock();
+        let mut outcome = Ok(());
+        while let Some(job) = jobs.pop_front() {
+            if let Err((job, error)) = state.jobs.admit(job) {
+                jobs.push_front(job);
+                outcome = Err(error);
+                break;
+            }
+        }
+        let unseen = self.push_requests(&mut state);
+        let unseen = self.push_wakeup(&state, unseen);
+        // The result is ignored as in `submit`.
+        let _ = self.submit_entries(&mut state, unseen);
+        outcome
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring, and with it its descriptor, lives as long as the borrow of self.
+        Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
+    }
+
+    fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()> {
+        self.take(usize::from(wait), done)
+    }
+
+    fn complete_several(&self, least: usize, done: &mut Vec<JobCompletion>) -> Result<()> {
+        self.take(least.max(1), done)
+    }
+
+    fn counters(&self) -> Counters {
+        let state = self.lock();
+        let mut counters = state.jobs.counters.clone();
+        counters.busy_ns = state.jobs.busy_ns();
+        counters.system_calls = self.calls.load(Ordering::Relaxed);
+        counters
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The kernel may still write into leased memory, so this waits for it. A ring that is
+        // permanently broken leaks its jobs with their leases rather than freeing memory that the
+        // kernel may write.
+        let mut done = Vec::new();
+        while !self.lock().jobs.is_idle() {
+            if self.complete(true, &mut done).is_err() {
+                let mut state = self.lock();
+                let jobs = std::mem::replace(&mut state.jobs, JobTable::new(self.site.clone()));
+                std::mem::forget(jobs);
+                std::mem::forget(std::mem::take(&mut state.flights));
+                return;
+            }
+        }
+        // The kernel removes a ring later, at its own time. This releases what is registered at
+        // once, so that an unlinked file frees its space, a file system can be unmounted, and
+        // memory is returned when the pipe is gone.
+        if self.fixed_files {
+            let _ = self.ring.submitter().unregister_files();
+        }
+        let _ = self.ring.submitter().unregister_buffers();
+    }
+}

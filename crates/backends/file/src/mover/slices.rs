@@ -1,0 +1,116 @@
+//! Registered memory: pinned once, so that requests need not look up its pages.
+//!
+//! Registration faults pages in, and a region may be huge and deliberately not touched yet. So each
+//! slice is registered when it is first used, into a table that starts empty (kernel 5.19). Where
+//! the kernel refuses (memlock limit, no memory), requests use plain addresses; the counters show
+//! that.
+//!
+//! Unsafe code: addresses are passed to the kernel for pinning. They belong to the mover's memory
+//! range, which keeps its region mapped for as long as the ring exists.
+#![deny(clippy::arithmetic_side_effects)]
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use datapipes_core::memory::MemoryRange;
+use io_uring::IoUring;
+
+/// The largest buffer that the kernel accepts.
+const MAX_SLICE_BYTES: usize = 1 << 30;
+/// The most buffers of a ring.
+const TABLE: usize = 1 << 14;
+
+/// The registered slices of one ring.
+pub(crate) struct Slices {
+    memory: MemoryRange,
+    slice_bytes: usize,
+    /// The number of the range's first slice in its region.
+    first: usize,
+    /// Whether each slice is registered.
+    registered: Vec<bool>,
+    /// The region's generation when the slices were registered.
+    generation: u64,
+    /// Why no more slices will be registered.
+    refused: Option<String>,
+}
+
+impl Slices {
+    /// Makes a table for the slices of a range. With `slice_bytes` of 0, it registers none.
+    pub(crate) fn new(ring: &IoUring, memory: MemoryRange, slice_bytes: usize, calls: &AtomicU64) -> Slices {
+        let generation = memory.region().generation();
+        let mut slices = Slices { memory, slice_bytes, first: 0, registered: Vec::new(), generation, refused: None };
+        if slice_bytes == 0 {
+            slices.refused = Some("not asked for".into());
+            return slices;
+        }
+        if slices.memory.region().maps_file() {
+            // The kernel would pin pages that a truncated file loses, and bytes that are read into
+            // them would be in no file.
+            slices.refused = Some("pages of a mapped file may be taken from it".into());
+            return slices;
+        }
+        // The caller passes a power of two, so neither division is by zero.
+        slices.first = slices.memory.at().checked_div(slice_bytes).unwrap_or(0);
+        let count = slices.end().div_ceil(slice_bytes).saturating_sub(slices.first);
+        if count > TABLE || slice_bytes > MAX_SLICE_BYTES {
+            slices.refused = Some(format!("{count} slices of {slice_bytes} bytes"));
+            return slices;
+        }
+        calls.fetch_add(1, Ordering::Relaxed);
+        // The count is at most TABLE.
+        match ring.submitter().register_buffers_sparse(count as u32) {
+            Ok(()) => slices.registered = vec![false; count],
+            Err(e) => slices.refused = Some(e.to_string()),
+        }
+        slices
+    }
+
+    /// Returns the buffer that holds `len` bytes at `region_at`, and registers it if needed.
+    pub(crate) fn lookup(&mut self, ring: &IoUring, region_at: usize, len: usize, calls: &AtomicU64) -> Option<u16> {
+        let slice = region_at.checked_div(self.slice_bytes)?;
+        let generation = self.memory.region().generation();
+        if generation != self.generation {
+            // Pages were released: the registered pages may no longer be at these addresses.
+            self.generation = generation;
+            self.registered.fill(false);
+        }
+        let last = region_at.checked_add(len)?.checked_sub(1)?;
+        if last.checked_div(self.slice_bytes)? != slice {
+            return None;
+        }
+        let index = slice.checked_sub(self.first)?;
+        if *self.registered.get(index)? {
+            return u16::try_from(index).ok();
+        }
+        if self.refused.is_some() || !self.register(ring, index, calls)? {
+            return None;
+        }
+        self.registered[index] = true;
+        u16::try_from(index).ok()
+    }
+
+    /// The end of the range in its region.
+    fn end(&self) -> usize {
+        self.memory.at().saturating_add(self.memory.len())
+    }
+
+    /// Registers the slice with an index; `None` where it lies outside the range.
+    fn register(&mut self, ring: &IoUring, index: usize, calls: &AtomicU64) -> Option<bool> {
+        let slice = self.first.checked_add(index)?.checked_mul(self.slice_bytes)?;
+        let start = slice.max(self.memory.at());
+        let end = slice.checked_add(self.slice_bytes)?.min(self.end());
+        let part = self.memory.range(start.checked_sub(self.memory.at())?, end.checked_sub(start)?).ok()?;
+        // The kernel accepts buffers that do not start at a page. It pins the pages that they
+        // touch.
+        let buffer = libc::iovec { iov_base: part.address().cast(), iov_len: part.len() };
+        calls.fetch_add(1, Ordering::Relaxed);
+        // The index is less than TABLE. SAFETY: the buffer lies within the memory range held in
+        // `self`. So it stays mapped while the ring, which is dropped before `self`, has it
+        // registered. Bytes move only for jobs that lease them.
+        let outcome = unsafe { ring.submitter().register_buffers_update(index as u32, &[buffer], None) };
+        if let Err(e) = &outcome {
+            self.refused = Some(e.to_string());
+        }
+        Some(outcome.is_ok())
+    }
+}

@@ -1,0 +1,68 @@
+//! The cost of reads by futures compared with `gather`, in CPU time a read: `cargo run --release -p
+//! datapipes-cache --example futures FILE`. It makes 64 random reads of 128 bytes at once, most of
+//! them misses, and alternates between the two.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Poll;
+
+use datapipes_cache::{CacheOptions, FineGrained};
+use datapipes_core::{Runtime, Ssd};
+
+const LEN: usize = 128;
+const AT_ONCE: usize = 64;
+const ROUNDS: usize = 600;
+
+/// The CPU time of the process, user and system, in microseconds.
+fn cpu_us() -> f64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec as f64 * 1e6 + used.tv_nsec as f64 / 1e3
+}
+
+fn main() {
+    let path = std::env::args().nth(1).unwrap();
+    let ssd = Ssd::open(path).unwrap();
+    let machine = datapipes::discover();
+    let fine = FineGrained::over(&ssd, CacheOptions::new(&machine).budget(16 << 20)).unwrap();
+    let runtime = Runtime::start(&machine).unwrap();
+    let reads = fine.on(&runtime, AT_ONCE).unwrap();
+    let mut state = 7u64;
+    let mut offset = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 20) % (fine.len_bytes() / LEN as u64) * LEN as u64
+    };
+    for turn in 0..5 {
+        let (mut by_gather, mut by_futures) = (0.0, 0.0);
+        for _ in 0..ROUNDS {
+            let offsets: Vec<u64> = (0..AT_ONCE).map(|_| offset()).collect();
+            let mut out = vec![0; AT_ONCE * LEN];
+            let before = cpu_us();
+            fine.gather(&offsets, LEN, &mut out).unwrap().all().unwrap();
+            by_gather += cpu_us() - before;
+        }
+        for _ in 0..ROUNDS {
+            let offsets: Vec<u64> = (0..AT_ONCE).map(|_| offset()).collect();
+            let before = cpu_us();
+            let mut futures: Vec<_> = offsets.iter().map(|&at| (reads.read(at, LEN), false)).collect();
+            runtime.block_on(std::future::poll_fn(|context| {
+                let mut left = 0;
+                for (future, done) in futures.iter_mut().filter(|(_, done)| !done) {
+                    match Pin::new(future).poll(context) {
+                        Poll::Ready(read) => *done = read.unwrap().len() == LEN,
+                        Poll::Pending => left += 1,
+                    }
+                }
+                if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            by_futures += cpu_us() - before;
+        }
+        let each = |us: f64| us / (ROUNDS * AT_ONCE) as f64;
+        println!(
+            "turn {turn}: gather {:.2} us a read, {AT_ONCE} futures {:.2} us, {:.2} times",
+            each(by_gather),
+            each(by_futures),
+            by_futures / by_gather
+        );
+    }
+}

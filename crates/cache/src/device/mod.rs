@@ -1,0 +1,4 @@
+//! Reads from the device.
+
+pub mod engine;
+pub(crate) mod lanes;

@@ -1,0 +1,121 @@
+//! What really happened, so that a claim can be checked.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::backend::Counters;
+use crate::locator::PlaceUse;
+use crate::plan::Route;
+
+/// What one hop did.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct HopReport {
+    /// Where from.
+    pub from: String,
+    /// Where to.
+    pub to: String,
+    /// The primitive.
+    pub primitive: &'static str,
+    /// What it counted.
+    pub counters: Counters,
+}
+
+/// What a pipe moved to or from a place of a staging.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct PlaceReport {
+    /// The place, and what became of it (by all pipes of the staging).
+    #[serde(flatten)]
+    pub place: PlaceUse,
+    /// Bytes that this pipe moved there, or from there.
+    pub bytes: u64,
+}
+
+/// What a pipe did since it was connected.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct PipeReport {
+    /// Where from.
+    pub source: String,
+    /// Where to.
+    pub target: String,
+    /// By hop.
+    pub hops: Vec<HopReport>,
+    /// By place, where one end is a staging.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<PlaceReport>,
+}
+
+impl PipeReport {
+    pub(crate) fn new(route: &Route, counters: Vec<Counters>) -> Self {
+        let hops = route.hops.iter().zip(counters).map(|(hop, counters)| HopReport {
+            from: hop.from.clone(),
+            to: hop.to.clone(),
+            primitive: hop.primitive,
+            counters,
+        });
+        PipeReport {
+            source: route.source.clone(),
+            target: route.target.clone(),
+            hops: hops.collect(),
+            places: Vec::new(),
+        }
+    }
+
+    /// Bytes that arrived at the target.
+    pub fn bytes(&self) -> u64 {
+        if !self.places.is_empty() {
+            return self.places.iter().map(|p| p.bytes).sum();
+        }
+        self.hops.last().map_or(0, |h| h.counters.bytes)
+    }
+}
+
+impl fmt::Display for PipeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} -> {}", self.source, self.target)?;
+        for p in &self.places {
+            write!(f, "  {} ({}): {} bytes", p.place.place, p.place.reason, p.bytes)?;
+            match &p.place.left {
+                Some(why) => writeln!(f, "; {why}")?,
+                None => writeln!(f)?,
+            }
+        }
+        for hop in &self.hops {
+            let c = &hop.counters;
+            let rate = if c.busy_ns > 0 { c.bytes as f64 / c.busy_ns as f64 } else { 0.0 };
+            writeln!(
+                f,
+                "  {}: {} bytes in {} transfers, {:.2} s, {rate:.2} GB/s",
+                hop.primitive,
+                c.bytes,
+                c.transfers,
+                c.busy_ns as f64 / 1e9
+            )?;
+            let facts = [
+                ("requests", c.requests),
+                ("system calls", c.system_calls),
+                ("bytes past the page cache", c.direct_bytes),
+                ("bytes through the page cache", c.cached_bytes),
+                ("requests on registered memory", c.fixed_buffer_hits),
+                ("requests on other memory", c.fixed_buffer_misses),
+                ("bounces", c.bounces),
+                ("bytes bounced", c.bounced_bytes),
+                ("short requests finished", c.short_finished),
+                ("retries", c.retries),
+                ("requests refused past the page cache and made through it", c.direct_refused),
+                ("requests that the kernel had no thread for, made by the caller", c.queue_refused),
+                ("most outstanding", c.max_outstanding),
+                ("failed", c.failed),
+                ("on the wrong core", c.wrong_core),
+            ];
+            let said: Vec<_> = facts.iter().filter(|f| f.1 > 0).map(|(what, n)| format!("{what} {n}")).collect();
+            if !said.is_empty() {
+                writeln!(f, "    {}", said.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+}

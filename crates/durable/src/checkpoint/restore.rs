@@ -1,0 +1,188 @@
+//! Reading a checkpoint, and checking it.
+
+use std::path::{Path, PathBuf};
+
+use datapipes_core::{Dram, Error, ErrorKind, Machine, MapOptions, Result, Span, Ssd};
+
+use super::manifest::{BLOCK, CHUNK, Manifest, Trailer};
+use super::pieces::{self, CopyDirection, Job, PIECE, Pace, ProgressCallback};
+
+/// The longest manifest: a checksum for each MiB of a hundred TiB.
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
+
+/// A complete checkpoint, whose end is intact. Its regions are checked when they are read.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    machine: MachineOf,
+    ssd: Ssd,
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+/// A machine with a short `Debug` text.
+#[derive(Clone)]
+struct MachineOf(Machine);
+
+impl std::fmt::Debug for MachineOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Machine")
+    }
+}
+
+impl Checkpoint {
+    /// Opens a file and reads its end.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corrupt` if the end is missing or damaged.
+    pub(crate) fn open(machine: &Machine, path: &Path) -> Result<Checkpoint> {
+        let ssd = Ssd::open(path)?;
+        let len = ssd.len()?;
+        let corrupt = |why: String| {
+            Error::new(ErrorKind::Corrupt, "open", format!("checkpoint {}: {why}", path.display())).with_offset(len)
+        };
+        if len < BLOCK {
+            return Err(corrupt("it is too short".into()));
+        }
+        let block = read(machine, &ssd, len - BLOCK, BLOCK)?;
+        let trailer = Trailer::decode(&block.lease()?, len).map_err(corrupt)?;
+        if trailer.manifest_len > MAX_MANIFEST_BYTES {
+            return Err(corrupt(format!("a manifest of {} bytes is too long", trailer.manifest_len)));
+        }
+        let bytes = read(machine, &ssd, trailer.manifest_at, trailer.manifest_len.max(1))?;
+        let manifest = Manifest::decode(&bytes.lease()?, &trailer).map_err(corrupt)?;
+        Ok(Checkpoint { machine: MachineOf(machine.clone()), ssd, path: path.to_path_buf(), manifest })
+    }
+
+    /// Returns the contents of the checkpoint.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Returns the path of its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fills these regions from the saved regions of the same names; others stay on disk. Each MiB
+    /// is checked when it arrives. After an error the contents of the regions are undefined.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that the checkpoint does not have; `InvalidInput` for a region of
+    /// another length; `Corrupt` with the region and the offset in it; `Busy`; `Interrupted` if
+    /// `watch` breaks; errors of reading.
+    pub fn restore_into(&self, regions: &[(&str, &Dram)], watch: ProgressCallback<'_>) -> Result<()> {
+        let mut indices = Vec::new();
+        let mut jobs = Vec::new();
+        for (name, memory) in regions {
+            let index = self.index(name)?;
+            let region = &self.manifest.regions[index];
+            if region.len != memory.len() as u64 {
+                let why =
+                    format!("region `{name}` has {} bytes, and the memory to fill has {}", region.len, memory.len());
+                return Err(Error::new(ErrorKind::InvalidInput, "restore", why));
+            }
+            indices.push(index);
+            jobs.push(Job { memory, offset: region.offset });
+        }
+        pieces::run(&self.machine.0, (CopyDirection::Restore, &self.ssd), &jobs, watch, &mut |job, at, bytes| {
+            self.check(indices[job], at, bytes)
+        })
+    }
+
+    /// Restores all regions into new memory.
+    ///
+    /// # Errors
+    /// The same as for [`restore_into`](Self::restore_into), and `OutOfMemory`.
+    pub fn restore(&self, watch: ProgressCallback<'_>) -> Result<Vec<(String, Dram)>> {
+        let allocate = |len: u64| {
+            let len = usize::try_from(len)
+                .map_err(|_| Error::new(ErrorKind::OutOfMemory, "restore", format!("a region of {len} bytes")))?;
+            // Pages are faulted in as they are registered, piece by piece, while the device works.
+            // An empty region is an empty range of one byte of memory.
+            let memory = Dram::allocate_with(len.max(1), MapOptions::default().prefault(false))?;
+            if len == 0 { memory.range(0, 0) } else { Ok(memory) }
+        };
+        let regions: Vec<(String, Dram)> = self
+            .manifest
+            .regions
+            .iter()
+            .map(|region| Ok((region.name.clone(), allocate(region.len)?)))
+            .collect::<Result<_>>()?;
+        let targets: Vec<(&str, &Dram)> = regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect();
+        self.restore_into(&targets, watch)?;
+        Ok(regions)
+    }
+
+    /// Reads and checks all regions, in little memory.
+    ///
+    /// # Errors
+    /// The same as for [`restore_into`](Self::restore_into).
+    pub fn verify(&self, watch: ProgressCallback<'_>) -> Result<()> {
+        let memory = Dram::allocate(2 * PIECE)?;
+        let mut pace = Pace { done: 0, total: self.manifest.bytes(), watch };
+        let pipe = self.machine.0.connect(&self.ssd, &memory)?;
+        let mut ahead = None;
+        let places = self.manifest.regions.iter().enumerate().flat_map(|(index, region)| {
+            let pieces = (0..region.len).step_by(PIECE);
+            pieces.map(move |at| (index, at, (region.len - at).min(PIECE as u64)))
+        });
+        for (turn, (index, at, len)) in places.enumerate() {
+            let target = (turn % 2 * PIECE) as u64;
+            let source = self.manifest.regions[index].offset + at;
+            let started = pipe.start(Span { source, target, len })?;
+            if let Some(before) = ahead.replace((index, at, len, target, started)) {
+                self.land(before, &memory, &mut pace)?;
+            }
+        }
+        match ahead {
+            Some(last) => self.land(last, &memory, &mut pace),
+            None => Ok(()),
+        }
+    }
+
+    fn land(
+        &self,
+        (index, at, len, target, transfer): (usize, u64, u64, u64, datapipes_core::Transfer),
+        memory: &Dram,
+        pace: &mut Pace<'_>,
+    ) -> Result<()> {
+        transfer.wait()?;
+        let bytes = memory.range(target as usize, len as usize)?.lease()?;
+        self.check(index, at as usize, &bytes)?;
+        pace.advance(len as usize)
+    }
+
+    fn index(&self, name: &str) -> Result<usize> {
+        self.manifest.regions.iter().position(|r| r.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.manifest.regions.iter().map(|r| r.name.as_str()).collect();
+            Error::new(ErrorKind::NotFound, "restore", format!("region `{name}` in {}", self.path.display()))
+                .with_advice(format!("its regions are: {}", names.join(", ")))
+        })
+    }
+
+    /// Checks that a piece has the bytes that were saved.
+    fn check(&self, index: usize, at: usize, bytes: &[u8]) -> Result<()> {
+        let region = &self.manifest.regions[index];
+        for (nth, found) in pieces::checksums(bytes).enumerate() {
+            let chunk = at / CHUNK + nth;
+            if region.checksums.get(chunk) != Some(&found) {
+                let why = format!(
+                    "checkpoint {}, region `{}`: the MiB at this offset of the region differs from the saved one",
+                    self.path.display(),
+                    region.name
+                );
+                return Err(Error::new(ErrorKind::Corrupt, "restore", why)
+                    .with_offset((chunk * CHUNK) as u64)
+                    .with_advice("an older checkpoint may be intact"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a range of a file into new memory.
+fn read(machine: &Machine, ssd: &Ssd, at: u64, len: u64) -> Result<Dram> {
+    let memory = Dram::allocate_with(len as usize, MapOptions::default().prefault(false))?;
+    machine.connect(ssd, &memory)?.transfer(Span { source: at, target: 0, len })?;
+    Ok(memory)
+}

@@ -1,0 +1,128 @@
+//! Writing a checkpoint.
+
+use std::collections::HashSet;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use datapipes_core::{AtomicFile, Dram, Error, ErrorKind, FileMode, Lease, Machine, Result, Span};
+use serde::Serialize;
+
+use super::manifest::{BLOCK, CHUNK, CheckpointRegion, Manifest};
+use super::pieces::{self, CopyDirection, Job, ProgressCallback};
+use super::store::Checkpoints;
+
+/// The settings of a save.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SaveOptions {
+    /// How many checkpoints are kept, the new one included; older ones are removed when it is
+    /// durable. `None` keeps all.
+    pub keep: Option<usize>,
+    /// The permissions of the file, less the umask. Permissions that the newest checkpoint of the
+    /// folder does not have are left out, so a folder that was made private stays private.
+    pub mode: FileMode,
+}
+
+datapipes_core::setters! {
+    SaveOptions {
+        keep: into Option<usize>,
+        mode: FileMode,
+    }
+}
+
+/// The report of a save.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SavedCheckpoint {
+    /// The number of the checkpoint.
+    pub number: u64,
+    /// Bytes of its regions.
+    pub bytes: u64,
+    /// The time until all bytes were written, in seconds.
+    pub write_seconds: f64,
+    /// The time after that until it was durable under its name, in seconds.
+    pub publish_seconds: f64,
+    /// The time in which checksums were computed, in seconds; the device worked meanwhile.
+    pub checksum_seconds: f64,
+    /// The numbers of the checkpoints that were removed.
+    pub removed: Vec<u64>,
+}
+
+pub(crate) fn save(
+    store: &Checkpoints,
+    regions: &[(&str, &Dram)],
+    options: &SaveOptions,
+    watch: ProgressCallback<'_>,
+) -> Result<SavedCheckpoint> {
+    let sole = store.sole()?;
+    // The leases last until the end, so that all regions are of one moment: their writers get
+    // `Busy`.
+    let leases: Vec<Lease> = regions.iter().map(|(_, memory)| memory.lease()).collect::<Result<_>>()?;
+    let since = Instant::now();
+    let mut manifest = plan(store.next_number()?, regions)?;
+    let mode = store.mode_of_newest()?.map_or(options.mode, |newest| options.mode.and(newest));
+    let draft = AtomicFile::create_with(&store.path(manifest.number), mode.and_owner())?;
+    draft.ssd().preallocate(manifest.offset())?;
+    let jobs: Vec<Job<'_>> = regions
+        .iter()
+        .zip(&manifest.regions)
+        .map(|((_, memory), region)| Job { memory, offset: region.offset })
+        .collect();
+    let mut checksums: Vec<Vec<u32>> = vec![Vec::new(); jobs.len()];
+    let mut checksum_seconds = 0.0;
+    pieces::run(store.machine(), (CopyDirection::Save, draft.ssd()), &jobs, watch, &mut |region, _, bytes| {
+        let since = Instant::now();
+        checksums[region].extend(pieces::checksums(bytes));
+        checksum_seconds += since.elapsed().as_secs_f64();
+        Ok(())
+    })?;
+    for (region, checksums) in manifest.regions.iter_mut().zip(checksums) {
+        region.checksums = checksums;
+    }
+    let len = write_end(store.machine(), &draft, &manifest)?;
+    drop(leases);
+    let write_seconds = since.elapsed().as_secs_f64();
+    sole.check()?;
+    draft.publish(len)?;
+    // The folder may have been replaced meanwhile; then the checkpoint must not be reported as
+    // saved.
+    sole.check()?;
+    let publish_seconds = since.elapsed().as_secs_f64() - write_seconds;
+    let removed = match options.keep {
+        Some(keep) => store.keep_last_locked(keep.max(1), &sole)?,
+        None => Vec::new(),
+    };
+    let (number, bytes) = (manifest.number, manifest.bytes());
+    Ok(SavedCheckpoint { number, bytes, write_seconds, publish_seconds, checksum_seconds, removed })
+}
+
+/// Lays out the file: an offset for each region.
+fn plan(number: u64, regions: &[(&str, &Dram)]) -> Result<Manifest> {
+    let mut names = HashSet::new();
+    if let Some((name, _)) = regions.iter().find(|(name, _)| !names.insert(*name)) {
+        let why = format!("two regions are called `{name}`");
+        return Err(Error::new(ErrorKind::InvalidInput, "save", why).with_advice("give each a name of its own"));
+    }
+    if regions.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, "save", "a checkpoint of no regions"));
+    }
+    let mut offset = 0;
+    let mut place = |(name, memory): &(&str, &Dram)| {
+        let region =
+            CheckpointRegion { name: (*name).to_owned(), len: memory.len() as u64, offset, checksums: Vec::new() };
+        offset = (offset + region.len).next_multiple_of(BLOCK);
+        region
+    };
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+    let regions = regions.iter().map(&mut place).collect();
+    Ok(Manifest { number, created_unix_s: created, chunk_bytes: CHUNK as u64, regions })
+}
+
+/// Writes the manifest and the trailer. Returns the length of the file.
+fn write_end(machine: &Machine, draft: &AtomicFile, manifest: &Manifest) -> Result<u64> {
+    let bytes = manifest.encode()?;
+    let memory = Dram::allocate(bytes.len())?;
+    memory.lease_mut()?.copy_from_slice(&bytes);
+    let (target, len) = (manifest.offset(), bytes.len() as u64);
+    machine.connect(&memory, draft.ssd())?.transfer(Span { source: 0, target, len })?;
+    Ok(target + len)
+}

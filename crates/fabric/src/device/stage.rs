@@ -1,0 +1,186 @@
+//! The channels of a body: inlets, outlets, the controller.
+
+use std::os::fd::OwnedFd;
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::arguments::DeviceArguments;
+use super::meter::{ProgressSink, StreamProgress};
+use super::role::{Spread, StreamReport};
+use crate::channel::{Head, Patience, Reply};
+use crate::control::party::client::ControllerClient;
+use crate::transport::{Block, Receiver, Sender, receive_any};
+
+/// The work that runs in a device.
+pub trait Body {
+    /// Works until its channels end. An error is reported to the application, unless it is the
+    /// orderly end of a channel.
+    ///
+    /// # Errors
+    /// The error that ended the work.
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()>;
+}
+
+/// Makes a body from its arguments and the given descriptors.
+///
+/// It runs before the lock-down, with the rights of the controller. Threads and processes that it
+/// starts must have ended when it returns. Otherwise the device is ended, with an error that says
+/// so. [`Body::run`] may start threads.
+pub type MakeBody = fn(&DeviceArguments, Vec<OwnedFd>) -> Result<Box<dyn Body>>;
+
+/// The channels of a device while it works.
+pub struct DeviceChannels<'a> {
+    /// The channels that blocks come from. None where the sender has closed.
+    pub inlets: Vec<Option<Receiver>>,
+    /// The channels that blocks go to. Calls wait until their channels end, unless a body sets
+    /// another patience: see [`Patience::UNTIL_ENDED`].
+    pub outlets: Vec<Sender>,
+    /// The connection to the controller.
+    pub attendant: &'a mut ControllerClient,
+    last: usize,
+    next_out: usize,
+    /// The report on the present stream so far.
+    pub so_far: StreamReport,
+    /// Receives the progress of the stream, if there is a sink.
+    pub(super) meter: Option<Box<dyn ProgressSink>>,
+    /// Ends of streams without a reply yet.
+    ends: Vec<Block>,
+}
+
+impl<'a> DeviceChannels<'a> {
+    pub(crate) fn new(
+        inlets: Vec<Option<Receiver>>,
+        outlets: Vec<Sender>,
+        attendant: &'a mut ControllerClient,
+    ) -> DeviceChannels<'a> {
+        let outlets = outlets.into_iter().map(|o| o.with_patience(Patience::UNTIL_ENDED)).collect();
+        let so_far = StreamReport::default();
+        DeviceChannels { inlets, outlets, attendant, last: 0, next_out: 0, so_far, meter: None, ends: Vec::new() }
+    }
+
+    /// Returns the next block of any inlet, however long it takes. Returns None when all senders
+    /// have closed.
+    ///
+    /// # Errors
+    /// Any error that ended a channel.
+    pub fn receive(&mut self) -> Result<Option<Block>> {
+        loop {
+            match self.next_of_any()? {
+                None => return Ok(None),
+                Some((at, Ok(block))) => {
+                    self.last = at;
+                    self.so_far.blocks_in += u64::from(!block.is_empty());
+                    self.so_far.bytes_in += block.len() as u64;
+                    return Ok(Some(block));
+                }
+                Some((at, Err(e))) if e.kind() == ErrorKind::EndOfFile => self.inlets[at] = None,
+                Some((_, Err(e))) => return Err(e),
+            }
+        }
+    }
+
+    /// Returns the index of an inlet with its next block, or the error that ended it. Returns None
+    /// when none is left.
+    fn next_of_any(&mut self) -> Result<Option<(usize, Result<Block>)>> {
+        let mut open = self.inlets.iter_mut().enumerate().filter_map(|(at, inlet)| Some((at, inlet.as_mut()?)));
+        match (open.next(), open.next()) {
+            (None, _) => Ok(None),
+            // A single inlet is awaited in the fastest way for one.
+            (Some((at, only)), None) => {
+                only.set_patience(Patience::UNTIL_ENDED);
+                Ok(Some((at, only.receive())))
+            }
+            _ => receive_any(&mut self.inlets, self.last, Patience::UNTIL_ENDED).map(Some),
+        }
+    }
+
+    /// Sends what `fill` writes into the memory of the next receiver. `fill` returns the number of
+    /// bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` where there is no outlet, the error of `fill`, and any error that ended a
+    /// channel.
+    pub fn send(&mut self, spread: Spread, head: Head, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+        if self.outlets.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "send", "the device has no outlet"));
+        }
+        let count = if spread == Spread::All { self.outlets.len() } else { 1 };
+        let mut first: Option<Vec<u8>> = None;
+        for _ in 0..count {
+            let at = self.next_out % self.outlets.len();
+            self.next_out = at + 1;
+            let mut grant = self.outlets[at].grant()?;
+            // The function is called once, and its result goes to all.
+            let len = match &first {
+                None => fill(grant.bytes())?,
+                Some(bytes) if bytes.len() <= grant.bytes().len() => {
+                    grant.bytes()[..bytes.len()].copy_from_slice(bytes);
+                    bytes.len()
+                }
+                Some(bytes) => {
+                    let context = format!("{} bytes to several receivers, one of which takes less", bytes.len());
+                    return Err(Error::new(ErrorKind::OutOfRange, "send", context));
+                }
+            };
+            if count > 1 && first.is_none() {
+                first = Some(grant.bytes()[..len].to_vec());
+            }
+            grant.send(len, head)?;
+            self.so_far.blocks_out += u64::from(len > 0);
+            self.so_far.bytes_out += len as u64;
+            self.note(false)?;
+        }
+        Ok(())
+    }
+
+    /// Notes the end of a stream on one inlet. When the streams of all inlets have ended, it ends
+    /// the downstream streams, waits until everything there is done, replies upstream and reports.
+    ///
+    /// # Errors
+    /// Any error that ended a channel, and the first failure that a reply reported.
+    pub fn end(&mut self, block: Block, word: Option<u64>, crc: Option<u32>) -> Result<bool> {
+        let words = block.head().words;
+        self.ends.push(block);
+        if self.ends.len() < self.inlets.iter().flatten().count() {
+            return Ok(false);
+        }
+        let downstream = self.finish(words)?;
+        let reply = Reply { word: word.unwrap_or(downstream.word), ..downstream };
+        for end in self.ends.drain(..) {
+            end.reply(reply)?;
+        }
+        let report = StreamReport { crc, ..std::mem::take(&mut self.so_far) };
+        self.attendant.report(report)?;
+        Ok(true)
+    }
+
+    /// Ends the downstream streams, and waits until everything there is done.
+    ///
+    /// # Errors
+    /// Any error that ended a channel, and the first failure that a reply reported.
+    pub fn finish(&mut self, words: [u64; 4]) -> Result<Reply> {
+        self.note(true)?;
+        for outlet in &mut self.outlets {
+            outlet.send(&[], Head { words, end: true })?;
+        }
+        let mut last = Reply::DONE;
+        for outlet in &mut self.outlets {
+            last = outlet.drain()?;
+        }
+        self.note(true)?;
+        Ok(last)
+    }
+
+    fn note(&mut self, at_end: bool) -> Result<()> {
+        let Some(meter) = &mut self.meter else { return Ok(()) };
+        let StreamReport { blocks_out, bytes_out, .. } = self.so_far;
+        let under_way = self.outlets.iter().map(|outlet| u64::from(outlet.outstanding())).sum();
+        meter.note(&StreamProgress { blocks_out, bytes_out, under_way, at_end })
+    }
+}
+
+/// Takes one of the descriptors that a device was given.
+pub(super) fn descriptor(given: &mut [Option<OwnedFd>], at: usize) -> Result<OwnedFd> {
+    let fd = given.get_mut(at).and_then(Option::take);
+    fd.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "launch", format!("descriptor {at} was not given")))
+}

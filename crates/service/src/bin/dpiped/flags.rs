@@ -1,0 +1,99 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use datapipes_core::{Machine, parse_size};
+use datapipes_service::server::ServiceLimits;
+
+const AFTER: &str = "\
+Sizes are numbers with K, M, G, T (1024) or KB, MB, GB, TB (1000).
+Started by systemd with a socket (LISTEN_FDS), it serves that one. SIGTERM stops it: what is under way is carried out.";
+
+/// Carries out the pipes of other processes, which pass memory and files as descriptors.
+#[derive(Debug, Parser)]
+#[command(name = "dpiped", version, about, after_help = AFTER)]
+pub(crate) struct Flags {
+    /// Path of the socket [default: $XDG_RUNTIME_DIR/dpiped.sock, or /run/dpiped.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Permissions of the socket, octal
+    #[arg(long, default_value = "600", value_parser = octal)]
+    pub(crate) mode: u32,
+    /// Accept only this user (repeat for more); without it, all that can open the socket
+    #[arg(long, value_name = "UID")]
+    pub(crate) allow_uid: Vec<u32>,
+    /// Accept files of any file system, also of those that other programs serve (FUSE) and of the
+    /// kernel's own
+    #[arg(long)]
+    pub(crate) any_filesystem: bool,
+    /// Clients at a time
+    #[arg(long, value_name = "N")]
+    clients: Option<usize>,
+    /// Clients of one user at a time
+    #[arg(long, value_name = "N")]
+    clients_per_uid: Option<usize>,
+    /// Pipes of one client
+    #[arg(long, value_name = "N")]
+    pipes: Option<usize>,
+    /// Transfers that one client can have in flight
+    #[arg(long, value_name = "N")]
+    transfers: Option<usize>,
+    /// Descriptors kept open for one client
+    #[arg(long, value_name = "N")]
+    descriptors: Option<usize>,
+    /// Mapped memory of one client [default: a quarter of the machine's memory]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mapped_bytes: Option<u64>,
+    /// Mapped memory of all clients of one user [default: three eighths of the machine's memory]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mapped_bytes_per_uid: Option<u64>,
+    /// Mapped memory of all clients [default: half of the machine's memory]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    all_mapped_bytes: Option<u64>,
+    /// Bytes/s that can be promised to one client's pipes [default: what the devices have]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    promised: Option<u64>,
+    /// Milliseconds that a client may take to say hello or to read a status, and that checking the
+    /// files that it passes may take
+    #[arg(long, value_name = "MS")]
+    hello_ms: Option<u64>,
+    /// Requests of one client in a second; a client that asks for more waits
+    #[arg(long, value_name = "N")]
+    requests: Option<u32>,
+    /// Seconds that stopping may take
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub(crate) patience: u64,
+    /// Print the status of the running service as JSON
+    #[arg(long)]
+    pub(crate) status: bool,
+}
+
+impl Flags {
+    /// The limits given on the command line, and the machine's defaults for the others.
+    pub(crate) fn limits(&self, machine: &Machine) -> ServiceLimits {
+        let memory = &machine.topology().memory;
+        let bytes = [memory.total_bytes, memory.limit_bytes].into_iter().flatten().min();
+        let suits = bytes.map_or_else(ServiceLimits::default, ServiceLimits::new);
+        ServiceLimits::default()
+            .clients(self.clients.unwrap_or(suits.clients))
+            .clients_per_uid(self.clients_per_uid.unwrap_or(suits.clients_per_uid))
+            .pipes(self.pipes.unwrap_or(suits.pipes))
+            .transfers(self.transfers.unwrap_or(suits.transfers))
+            .descriptors(self.descriptors.unwrap_or(suits.descriptors))
+            .mapped_bytes(self.mapped_bytes.unwrap_or(suits.mapped_bytes))
+            .mapped_bytes_per_uid(self.mapped_bytes_per_uid.unwrap_or(suits.mapped_bytes_per_uid))
+            .all_mapped_bytes(self.all_mapped_bytes.unwrap_or(suits.all_mapped_bytes))
+            .promised_bytes_per_s(self.promised.or(suits.promised_bytes_per_s))
+            .hello_ms(self.hello_ms.unwrap_or(suits.hello_ms))
+            .requests_per_s(self.requests.unwrap_or(suits.requests_per_s))
+    }
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "write it as 600 or 666".into())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|e| e.to_string())
+}

@@ -1,0 +1,96 @@
+//! `dpiped`: a machine's one coordinator, for other processes.
+//!
+//! Exit codes: 0 if it was asked to stop and every transfer was carried out; 1 if transfers were
+//! still in flight when its time to stop was over, or a process that it needs was killed; 2 if it
+//! could not start, or the command line makes no sense.
+#![deny(unsafe_code)]
+
+mod flags;
+mod notify;
+mod signals;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use datapipes_core::{Error, Result};
+use datapipes_service::server::{Listener, Server, ServerOptions, ServiceLog};
+use datapipes_service::{Client, default_paths};
+
+use flags::Flags;
+use signals::{Signals, Why};
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let outcome = if flags.status { status(&flags) } else { serve(&flags) };
+    outcome.unwrap_or_else(|e| {
+        ServiceLog::default().line(format_args!("{e}"));
+        ExitCode::from(2)
+    })
+}
+
+fn serve(flags: &Flags) -> Result<ExitCode> {
+    // This comes before any descriptor is opened and any thread is started: threads inherit the
+    // blocked signals.
+    let inherited = Listener::inherited()?;
+    let signals = Signals::block()?;
+    signals::ignore_file_limit()?;
+    raise_descriptors();
+    let listener = match (inherited, &flags.socket) {
+        (Some(listener), _) => listener,
+        (None, Some(path)) => Listener::bind(path, flags.mode)?,
+        (None, None) => Listener::bind(&default_paths()[0], flags.mode)?,
+    };
+    let machine = datapipes_bundle::discover();
+    let config = ServerOptions::default()
+        .limits(flags.limits(&machine))
+        .allow_uids(flags.allow_uid.clone())
+        .any_filesystem(flags.any_filesystem);
+    let log = config.log.clone();
+    let place = listener.path().map_or("the socket that was passed".into(), |path| path.display().to_string());
+    let server = Server::start(&machine, listener, config)?;
+    log.line(format_args!("serves at {place}, process {}", std::process::id()));
+    notify::tell("READY=1");
+    let why = signals.wait(server.failed())?;
+    notify::tell("STOPPING=1");
+    let asked = match why {
+        Why::Signal(signal) => {
+            log.line(format_args!("{signal}: stops"));
+            true
+        }
+        Why::Failed => {
+            log.line(format_args!("the process dpiped-first was killed, so files can no longer be passed: stops"));
+            false
+        }
+    };
+    if server.stop(Duration::from_secs(flags.patience)) {
+        log.line(format_args!("stopped; everything under way was carried out"));
+        return Ok(if asked { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    log.line(format_args!("stopped; something was still under way after {} s", flags.patience));
+    Ok(ExitCode::FAILURE)
+}
+
+fn status(flags: &Flags) -> Result<ExitCode> {
+    let client = match &flags.socket {
+        Some(path) => Client::connect(path)?,
+        None => Client::connect_default()?,
+    };
+    let text = serde_json::to_string_pretty(&client.status()?).unwrap_or_default();
+    // A reader that closed its end has seen what it wanted.
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::io("write", e, "the status to standard output"))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Raises the limit on open descriptors as far as the system allows, because clients pass theirs.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // If that is refused, the limit stays as it is, and clients are turned away sooner.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

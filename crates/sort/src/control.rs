@@ -1,0 +1,59 @@
+//! The state that the threads of a sort share: its progress, and the request to stop.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use crate::report::SpacePlan;
+
+/// The progress of a sort. Any thread may read it at any time.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct SortProgress {
+    /// Bytes of the whole input; 0 while that is not known.
+    pub total: AtomicU64,
+    /// Bytes of input that were read.
+    pub read: AtomicU64,
+    /// Bytes of sorted runs written to the spill places.
+    pub spilled: AtomicU64,
+    /// Bytes of spilled runs that were merged; bytes that are merged twice count twice.
+    pub merged: AtomicU64,
+    /// Bytes written to the output.
+    pub written: AtomicU64,
+    /// The resources that the sort will use: memory, spill space and places. It is set before the
+    /// sort reads or writes anything.
+    pub plan: OnceLock<SpacePlan>,
+}
+
+/// A handle to watch a sort, and to stop it from another thread or a signal handler.
+#[derive(Clone, Debug, Default)]
+pub struct Control {
+    /// The progress of the sort.
+    pub progress: Arc<SortProgress>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Control {
+    /// Asks the sort to stop. It returns `Interrupted` soon, and leaves no files behind.
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
+    }
+
+    /// Returns whether the sort was asked to stop.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    /// Returns `Interrupted` if the sort was asked to stop.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.stopped() {
+            return Err(Error::new(ErrorKind::Interrupted, "sort", "it was asked to stop"));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64, bytes: u64) {
+    counter.fetch_add(bytes, Relaxed);
+}

@@ -1,0 +1,181 @@
+//! What all phases of a job work with: the machine, the memory, the layout of the records.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use datapipes_core::topology::BlockDevice;
+use datapipes_core::{
+    Constraints, Dram, ErrorKind, FileMode, Machine, MapOptions, OutputFile, Pages, Pool, Result, StagePlace,
+};
+
+use crate::control::Control;
+use crate::input::Input;
+use crate::memory::blocks::OrderedStream;
+use crate::memory::budget::{Budget, MIN_MEMORY, address_space};
+use crate::output::Output;
+use crate::records::entry::Entry;
+use crate::records::layout::Layout;
+use crate::report::{Movements, Phase, SortReport, SpacePlan};
+use crate::runs::spill::Spill;
+use crate::sink::Sink;
+use crate::space::Space;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) memory_bytes: u64,
+    pub(crate) threads: usize,
+    pub(crate) unique: bool,
+    pub(crate) fan_in: usize,
+}
+
+pub(crate) struct Work<'a> {
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) output: Output,
+    pub(crate) spill: Spill<'a>,
+    pub(crate) places: Vec<StagePlace>,
+    /// Bytes of all inputs, if that is known.
+    pub(crate) total: Option<u64>,
+}
+
+/// The machine, the memory and the layout of a job.
+pub(crate) struct Engine<'a, L> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) layout: &'a L,
+    pub(crate) settings: Settings,
+    /// The budget before the system refused to map that much.
+    memory_asked_bytes: u64,
+    pub(crate) control: &'a Control,
+    pub(crate) budget: Budget,
+    /// Bytes of all inputs, if that is known.
+    pub(crate) total: Option<u64>,
+    /// Whether the whole input is expected to fit the memory at once.
+    pub(crate) fits: bool,
+    pub(crate) memory: Dram,
+    pub(crate) movements: Movements,
+}
+
+impl<'a, L: Layout> Engine<'a, L> {
+    pub(crate) fn new(
+        machine: &'a Machine,
+        layout: &'a L,
+        settings: Settings,
+        control: &'a Control,
+        work: &Work<'_>,
+    ) -> Result<Self> {
+        let mut settings = settings;
+        let memory_asked_bytes = settings.memory_bytes;
+        loop {
+            let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total)?;
+            let fits = fits(layout, &budget, work);
+            if let (false, Some(total)) = (fits, work.total) {
+                budget.limit(total);
+            }
+            // Pages are touched as the job needs them, so a small input does not pay for a large
+            // budget. An input that would leave most of a huge page unused gets small pages, so
+            // that the rest of it is not zeroed either.
+            let huge_page = machine.topology().memory.thp_bytes.unwrap_or(2 << 20);
+            let small = work.total.is_some_and(|total| total < huge_page);
+            let pages = if small { Pages::Small } else { Pages::Huge };
+            let options = MapOptions::default().pages(pages).prefault(false);
+            let pool = match Pool::new(budget.pool, options) {
+                Err(e) if e.kind() == ErrorKind::OutOfMemory && settings.memory_bytes > MIN_MEMORY => {
+                    settings.memory_bytes = less(settings.memory_bytes);
+                    continue;
+                }
+                pool => pool?,
+            };
+            let memory = Dram::from_pool(&pool, budget.pool)?;
+            let (total, movements) = (work.total, Movements::default());
+            return Ok(Engine {
+                machine,
+                layout,
+                settings,
+                memory_asked_bytes,
+                control,
+                budget,
+                total,
+                fits,
+                memory,
+                movements,
+            });
+        }
+    }
+
+    pub(crate) fn report(&self) -> SortReport {
+        SortReport {
+            memory_bytes: self.settings.memory_bytes,
+            memory_asked_bytes: self.memory_asked_bytes,
+            threads: self.budget.threads as u64,
+            ..SortReport::default()
+        }
+    }
+
+    pub(crate) fn space_plan(&self, total: Option<u64>, places: &[StagePlace]) -> SpacePlan {
+        let free =
+            |p: &StagePlace| p.as_folder().and_then(BlockDevice::available_at).into_iter().chain(p.most_bytes()).min();
+        SpacePlan {
+            input_bytes: total,
+            memory_bytes: self.settings.memory_bytes,
+            spill_bytes: if self.fits { Some(0) } else { total },
+            places: places.iter().map(|p| (p.name().to_owned(), free(p))).collect(),
+        }
+    }
+
+    /// The bytes that must find room outside memory.
+    pub(crate) fn space(&self, total: Option<u64>, fits: bool) -> Space {
+        // How many bytes are left after duplicates are dropped is not known.
+        let total = total.filter(|_| !self.settings.unique);
+        Space { output_bytes: total, spill_bytes: total.filter(|_| !fits) }
+    }
+
+    /// Opens the output, and decides whether it is written in place, before anything is read.
+    pub(crate) fn open_sink(&self, output: Output) -> Result<Sink<'_>> {
+        match output {
+            Output::File(path) => {
+                let file = OutputFile::open(&path, FileMode::USUAL)?;
+                // The file is still empty: the planner is told how long it is likely to become.
+                let typical_len = Some(self.control.progress.total.load(Relaxed).max(self.budget.block as u64));
+                let constraints = Constraints::default().typical_len(typical_len);
+                let pipe = Box::new(self.machine.connect_with(&self.memory, file.ssd(), &constraints)?);
+                Ok(Sink::File { file, pipe })
+            }
+            Output::Stream { name, file } => Ok(Sink::Stream(OrderedStream::new(name, file, &self.movements))),
+        }
+    }
+
+    pub(crate) fn publish(&self, sink: Sink<'_>, report: &mut SortReport) -> Result<()> {
+        let started = Instant::now();
+        report.output = sink.publish(report.bytes_out, &self.movements)?;
+        report.phases.push(Phase { name: "publish", seconds: started.elapsed().as_secs_f64() });
+        Ok(())
+    }
+}
+
+/// Whether records and entries fit the memory at once, as far as that is known.
+fn fits<L: Layout>(layout: &L, budget: &Budget, work: &Work<'_>) -> bool {
+    let Some(total) = work.total else { return false };
+    let (_, arena) = budget.whole();
+    let mean = match layout.fixed_len() {
+        Some(len) => len as f64,
+        None => sample_mean(&work.inputs, layout.terminator().unwrap_or(b'\n')),
+    };
+    let slack = budget.chunk + work.inputs.len() * 8192 + (64 << 10);
+    let per_record = if layout.numbers().is_some() { 0 } else { 2 * size_of::<Entry>() };
+    let entries = total as f64 / mean * per_record as f64 * 1.02;
+    total as f64 + entries + slack as f64 <= arena as f64
+}
+
+/// The mean length of the first lines of the first file that can be sampled.
+fn sample_mean(inputs: &[Input], terminator: u8) -> f64 {
+    let mut sample = vec![0; 256 << 10];
+    let read = inputs.iter().find_map(|input| input.sample(&mut sample));
+    let bytes = &sample[..read.unwrap_or(0)];
+    bytes.len() as f64 / (memchr::memchr_iter(terminator, bytes).count() as f64 + 1.0).max(1.0)
+}
+
+/// A smaller budget to try after the system refused to map memory for this one.
+fn less(memory_bytes: u64) -> u64 {
+    let half = memory_bytes / 2;
+    // The program itself, its stacks and its rings need some of the address space too.
+    address_space().map_or(half, |limit| half.min(limit / 2)).max(MIN_MEMORY)
+}

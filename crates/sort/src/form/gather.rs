@@ -1,0 +1,202 @@
+//! From sorted entries to bytes in order: every core fills blocks, and full blocks are written.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use datapipes_core::Result;
+use datapipes_core::locks::Mutex;
+
+use crate::control::{Control, count};
+use crate::form::sample_sort::{SlotSorter, SortedBucket};
+use crate::memory::blocks::{ALIGN, BlockPool, Target};
+use crate::memory::parallel::run_on_threads;
+use crate::records::entry::Entry;
+use crate::records::layout::Layout;
+use crate::records::prefetch::prefetch;
+use crate::records::tally::Tally;
+use crate::runs::checksum;
+use crate::runs::spill::IndexEntry;
+
+/// How many entries ahead a record is prefetched. Records lie in the order of the input, so each is
+/// a cache miss.
+const PREFETCH_ENTRIES: usize = 24;
+
+/// The facts of a block that was filled.
+struct BlockDone {
+    mark: Option<IndexEntry>,
+    sums: Vec<u32>,
+    tally: Tally,
+}
+
+/// The facts of everything that was written.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    /// For a run: an entry for each block in which a record begins, and the checksums of its
+    /// grains.
+    pub(crate) key_index: Vec<IndexEntry>,
+    pub(crate) sums: Vec<u32>,
+    /// For an output: the tally of its records.
+    pub(crate) tally: Tally,
+}
+
+/// Sorted entries, and the offsets that their records will have.
+pub(crate) struct Gather<'a, L> {
+    pub(crate) arranger: SlotSorter<'a, L>,
+    pub(crate) entries: &'a [Entry],
+    pub(crate) pieces: Vec<SortedBucket>,
+}
+
+impl<L: Layout> Gather<'_, L> {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|p| p.bytes).sum()
+    }
+
+    /// Records that were dropped as duplicates.
+    pub(crate) fn dropped(&self) -> Tally {
+        let mut dropped = Tally::default();
+        self.pieces.iter().for_each(|p| dropped.join(p.dropped));
+        dropped
+    }
+
+    /// Writes all records to the target, in order.
+    pub(crate) fn write(
+        &self,
+        blocks: &BlockPool,
+        target: Target<'_>,
+        control: &Control,
+        counter: &AtomicU64,
+    ) -> Result<Gathered> {
+        let mut starts = Vec::with_capacity(self.pieces.len() + 1);
+        let mut total = 0;
+        for piece in &self.pieces {
+            starts.push(total);
+            total += piece.bytes;
+        }
+        let wanted = total.div_ceil(blocks.size as u64) as usize;
+        let next = AtomicUsize::new(0);
+        let outcome = Mutex::new((Ok(()), Vec::<(usize, BlockDone)>::with_capacity(wanted)));
+        run_on_threads(self.arranger.threads.min(wanted), |_| {
+            let work = || -> Result<()> {
+                loop {
+                    let index = next.fetch_add(1, Relaxed);
+                    if index >= wanted {
+                        return Ok(());
+                    }
+                    control.check()?;
+                    let at = index as u64 * blocks.size as u64;
+                    let len = (total - at).min(blocks.size as u64) as usize;
+                    let mut block = blocks.take()?;
+                    let filled = self.fill(&mut block.bytes[..len], at, &starts, target);
+                    match target {
+                        Target::File { pipe } | Target::Run { pipe, .. } => {
+                            let base = target.place().map_or(0, |(_, base)| base);
+                            let to = len.next_multiple_of(ALIGN);
+                            block.bytes[len..to].fill(0);
+                            blocks.write(pipe, block, 0, to, base + at)?;
+                        }
+                        Target::Stream(stream) | Target::CompressedRun(stream) => {
+                            let result = stream.write(at, &block.bytes[..len]);
+                            blocks.cancel(block);
+                            result?;
+                        }
+                    }
+                    count(counter, len as u64);
+                    outcome.lock().1.push((index, filled));
+                }
+            };
+            if let Err(e) = work() {
+                // The other threads find nothing more to do.
+                next.store(wanted, Relaxed);
+                if let Some(stream) = target.stream() {
+                    stream.abandon();
+                }
+                let mut outcome = outcome.lock();
+                if outcome.0.is_ok() {
+                    outcome.0 = Err(e);
+                }
+            }
+        });
+        let (result, mut filled) = outcome.into_inner();
+        result?;
+        filled.sort_unstable_by_key(|(index, _)| *index);
+        let mut gathered = Gathered::default();
+        for (_, BlockDone { mark, sums, tally }) in filled {
+            gathered.key_index.extend(mark);
+            gathered.sums.extend(sums);
+            gathered.tally.join(tally);
+        }
+        Ok(gathered)
+    }
+
+    /// Fills a block with the bytes from offset `at` of the sorted records. The first and the last
+    /// record may be cut. The bytes of a run are summed grain by grain while they are in the cache.
+    /// For an output the records that begin in the block are counted.
+    fn fill(&self, out: &mut [u8], at: u64, starts: &[u64], target: Target<'_>) -> BlockDone {
+        let layout = self.arranger.layout;
+        let grain = match target {
+            Target::Run { grain, .. } => grain,
+            Target::File { .. } | Target::Stream(_) | Target::CompressedRun(_) => usize::MAX,
+        };
+        let mut piece = starts.partition_point(|s| *s <= at) - 1;
+        let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);
+        let (mut done, mut summed) = (0, 0);
+        let mut filled = BlockDone { mark: None, sums: Vec::new(), tally: Tally::default() };
+        while done < out.len() {
+            let SortedBucket { start, len, .. } = self.pieces[piece];
+            let entries = &self.entries[start..start + len];
+            while index < entries.len() && done < out.len() {
+                let e = entries[index];
+                if let Some(ahead) = entries.get(index + PREFETCH_ENTRIES) {
+                    prefetch(self.arranger.raw, crate::records::entry::offset(*ahead));
+                }
+                let record = self.arranger.record(e);
+                if skip == 0 {
+                    if target.is_output() {
+                        filled.tally.add(record);
+                    }
+                    if filled.mark.is_none() {
+                        filled.mark = Some(IndexEntry { at: at + done as u64, prefix: layout.prefix(record) });
+                    }
+                }
+                let record = &record[skip..];
+                if let Some(room) = out.get_mut(done..done + record.len()) {
+                    room.copy_from_slice(record);
+                    done += record.len();
+                } else {
+                    let left = out.len() - done;
+                    out[done..].copy_from_slice(&record[..left]);
+                    done = out.len();
+                }
+                while done - summed >= grain {
+                    filled.sums.push(checksum::sum(&out[summed..summed + grain]));
+                    summed += grain;
+                }
+                skip = 0;
+                index += 1;
+            }
+            piece += 1;
+            index = 0;
+        }
+        if grain < usize::MAX && summed < out.len() {
+            filled.sums.push(checksum::sum(&out[summed..]));
+        }
+        filled
+    }
+
+    /// Finds the entry in which byte `at` of a piece lies, and the offset of that byte in its
+    /// record.
+    fn find(&self, piece: usize, at: usize) -> (usize, usize) {
+        let SortedBucket { start, len, .. } = self.pieces[piece];
+        if let Some(each) = self.arranger.layout.fixed_len() {
+            return (at / each, at % each);
+        }
+        let mut left = at;
+        for (i, e) in self.entries[start..start + len].iter().enumerate() {
+            let len = self.arranger.len(*e);
+            if left < len {
+                return (i, left);
+            }
+            left -= len;
+        }
+        (len, 0)
+    }
+}

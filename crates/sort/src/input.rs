@@ -1,0 +1,472 @@
+//! The sources of the records, read one after another in chunks.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, Pipe, Result, Span, Ssd, Transfer};
+use rustix::fs::{Access, AtFlags, CWD, FileType};
+
+use crate::report::{MovementRole, Movements};
+
+/// A source of records.
+#[derive(Debug)]
+pub enum Input {
+    /// A file or a block device from an offset on, read through a pipe.
+    File {
+        /// The file or block device.
+        ssd: Ssd,
+        /// Offset of the first record, in bytes.
+        from: u64,
+    },
+    /// Anything else that can be read: a terminal, a socket, another program's output.
+    Stream {
+        /// Its name for messages.
+        name: PathBuf,
+        /// The descriptor.
+        fd: OwnedFd,
+    },
+    /// A path that is opened when its turn comes; `-` is the standard input. See
+    /// [`Input::deferred`].
+    Deferred {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+impl Input {
+    /// Opens a path as a file if it is a regular file of known length or a block device, otherwise
+    /// as a stream. `-` is the standard input.
+    ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied`; `InvalidInput` for a directory.
+    pub fn open(path: &Path) -> Result<Input> {
+        if path == Path::new("-") {
+            return Input::stdin();
+        }
+        let file = File::open(path).map_err(|e| cannot_open(e, path))?;
+        Input::from_file(file, path)
+    }
+
+    /// Takes a path that is opened when its turn comes. So many inputs need few descriptors, and
+    /// another program may write named pipes one after the other. Whether the path can be read is
+    /// checked now. `-` is the standard input.
+    ///
+    /// # Errors
+    /// The same as for [`open`](Self::open), as far as they can be known without opening the path.
+    pub fn deferred(path: &Path) -> Result<Input> {
+        let standard = path == Path::new("-");
+        let kind = if standard {
+            let stdin = rustix::fs::fstat(rustix::stdio::stdin());
+            FileType::from_raw_mode(stdin.map_err(|e| cannot_open(e.into(), Path::new("standard input")))?.st_mode)
+        } else {
+            let stat = rustix::fs::stat(path).map_err(|e| cannot_open(e.into(), path))?;
+            let readable = rustix::fs::accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS);
+            readable.map_err(|e| cannot_open(e.into(), path))?;
+            FileType::from_raw_mode(stat.st_mode)
+        };
+        match kind {
+            FileType::Directory => Err(Error::os("read", libc::EISDIR, path.display().to_string())),
+            // Only an open block device tells its length.
+            FileType::BlockDevice => Input::open(path),
+            _ => Ok(Input::Deferred { path: path.to_path_buf() }),
+        }
+    }
+
+    /// Takes the standard input. If it is a file, it is read from its present offset, and that
+    /// offset is set to the file's end, as `read` would have done.
+    ///
+    /// # Errors
+    /// The standard input is closed.
+    pub fn stdin() -> Result<Input> {
+        let name = Path::new("standard input");
+        let fd = std::io::stdin().as_fd().try_clone_to_owned().map_err(|e| Error::io("open", e, "standard input"))?;
+        let input = Input::from_file(File::from(fd), name)?;
+        if let Input::File { ssd, from } = &input {
+            let end = ssd.len()?.max(*from);
+            let fail = |e: rustix::io::Errno| Error::os("seek in", e.raw_os_error(), "standard input");
+            rustix::fs::seek(rustix::stdio::stdin(), rustix::fs::SeekFrom::Start(end)).map_err(fail)?;
+        }
+        Ok(input)
+    }
+
+    fn from_file(file: File, name: &Path) -> Result<Input> {
+        let meta = file.metadata().map_err(|e| cannot_open(e, name))?;
+        if meta.is_dir() {
+            return Err(Error::os("read", libc::EISDIR, name.display().to_string()));
+        }
+        if meta.file_type().is_block_device() || meta.is_file() && says_its_length(&meta) {
+            let from = std::io::Seek::stream_position(&mut &file).map_err(|e| cannot_open(e, name))?;
+            return Ok(Input::File { ssd: Ssd::from_fd(file.into(), name)?, from });
+        }
+        Ok(Input::Stream { name: name.to_path_buf(), fd: file.into() })
+    }
+
+    /// Returns the open file, for reading it by `read`. Its offset is where the records begin.
+    ///
+    /// # Errors
+    /// The same as for [`open`](Self::open).
+    pub fn into_file(self) -> Result<File> {
+        match self {
+            Input::Deferred { path } => Input::open(&path)?.into_file(),
+            Input::Stream { fd, .. } => Ok(File::from(fd)),
+            Input::File { ssd, from } => {
+                let fail = |e| cannot_open(e, ssd.path());
+                let file = ssd.file().cached_fd().try_clone_to_owned().map_err(fail)?;
+                rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(from)).map_err(|e| fail(e.into()))?;
+                Ok(File::from(file))
+            }
+        }
+    }
+
+    /// Returns a copy to try again with if opening fails; `None` for an input that is open already.
+    fn again(&self) -> Option<Input> {
+        match self {
+            Input::Deferred { path } => Some(Input::Deferred { path: path.clone() }),
+            Input::File { .. } | Input::Stream { .. } => None,
+        }
+    }
+
+    /// Returns what `stat` says of it.
+    pub(crate) fn stat(&self) -> Result<rustix::fs::Stat, rustix::io::Errno> {
+        match self {
+            Input::File { ssd, .. } => rustix::fs::fstat(ssd.file().cached_fd()),
+            Input::Stream { fd, .. } => rustix::fs::fstat(fd),
+            Input::Deferred { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
+            Input::Deferred { path } => rustix::fs::stat(path),
+        }
+    }
+
+    /// Returns whether reading may have to wait for another process: a terminal, a pipe, a socket.
+    pub fn may_block(&self) -> bool {
+        let kind = |mode| FileType::from_raw_mode(mode);
+        let kind = match self {
+            Input::File { .. } => return false,
+            Input::Stream { fd, .. } => rustix::fs::fstat(fd).map(|stat| kind(stat.st_mode)),
+            Input::Deferred { path } if path == Path::new("-") => {
+                rustix::fs::fstat(rustix::stdio::stdin()).map(|stat| kind(stat.st_mode))
+            }
+            Input::Deferred { path } => rustix::fs::stat(path).map(|stat| kind(stat.st_mode)),
+        };
+        !kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::BlockDevice))
+    }
+
+    /// Returns its name for messages.
+    pub fn name(&self) -> &Path {
+        match self {
+            Input::File { ssd, .. } => ssd.path(),
+            Input::Stream { name, .. } => name,
+            Input::Deferred { path } if path == Path::new("-") => Path::new("standard input"),
+            Input::Deferred { path } => path,
+        }
+    }
+
+    /// Returns its bytes, as far as the system says: `None` for a pipe, and too few or too many for
+    /// some special files.
+    ///
+    /// # Errors
+    /// Errors of `fstat`.
+    pub fn len(&self) -> Result<Option<u64>> {
+        let regular = |stat: rustix::fs::Stat| {
+            let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            is_file.then(|| u64::try_from(stat.st_size).unwrap_or(0))
+        };
+        match self {
+            Input::File { ssd, from } => Ok(Some(ssd.len()?.saturating_sub(*from))),
+            Input::Stream { name, fd } => rustix::fs::fstat(fd).map(regular).map_err(|e| cannot_open(e.into(), name)),
+            Input::Deferred { path } if path == Path::new("-") => {
+                let stdin = rustix::stdio::stdin();
+                let len = rustix::fs::fstat(stdin).map(regular).map_err(|e| cannot_open(e.into(), self.name()))?;
+                let from = rustix::fs::tell(stdin).unwrap_or(0);
+                Ok(len.map(|len| len.saturating_sub(from)))
+            }
+            Input::Deferred { path } => rustix::fs::stat(path).map(regular).map_err(|e| cannot_open(e.into(), path)),
+        }
+    }
+
+    /// Reads some of the first bytes of a regular file, to see how long its records are. These
+    /// bytes are not used otherwise.
+    pub(crate) fn sample(&self, buffer: &mut [u8]) -> Option<usize> {
+        match self {
+            Input::File { ssd, from } => rustix::io::pread(ssd.file().cached_fd(), buffer, *from).ok(),
+            Input::Stream { .. } => None,
+            Input::Deferred { path } if path == Path::new("-") => {
+                let stdin = rustix::stdio::stdin();
+                let from = rustix::fs::tell(stdin).ok()?;
+                rustix::io::pread(stdin, buffer, from).ok()
+            }
+            Input::Deferred { path } => {
+                // To sample a named pipe it would have to be opened, and that waits for its writer.
+                let regular = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+                let file = File::open(path).ok().filter(|_| regular)?;
+                rustix::io::pread(&file, buffer, 0).ok()
+            }
+        }
+    }
+}
+
+fn cannot_open(error: std::io::Error, path: &Path) -> Error {
+    Error::io("open", error, path.display().to_string())
+}
+
+/// Whether the length that a file reports can be trusted. Files in /proc and /sys, and in some FUSE
+/// file systems, have another length than they report. They have no blocks, as have other files
+/// only if they are one hole; such files are read as streams too.
+fn says_its_length(meta: &std::fs::Metadata) -> bool {
+    meta.len() > 0 && meta.blocks() > 0
+}
+
+/// Files shorter than this are read by `read`: for them a pipe costs more than it saves.
+const SMALL: u64 = 128 << 10;
+
+/// An input that was opened for reading it from end to end.
+pub(crate) enum Opened {
+    /// Bytes `from..to`, read by a pipe.
+    Place { pipe: Box<Pipe>, from: u64, to: u64, name: PathBuf },
+    /// Read by `read`.
+    Stream { file: File, name: PathBuf },
+}
+
+impl Opened {
+    /// Opens an input in the way that suits it.
+    pub(crate) fn of(input: Input, machine: &Machine, memory: &Dram) -> Result<Opened> {
+        let input = match input {
+            Input::Deferred { path } if path != Path::new("-") => {
+                let file = File::open(&path).map_err(|e| cannot_open(e, &path))?;
+                let meta = file.metadata().map_err(|e| cannot_open(e, &path))?;
+                if meta.is_file() && meta.len() < SMALL {
+                    return Ok(Opened::Stream { file, name: path });
+                }
+                Input::from_file(file, &path)?
+            }
+            Input::Deferred { .. } => Input::stdin()?,
+            open => open,
+        };
+        let (ssd, from) = match input {
+            Input::File { ssd, from } => (ssd, from),
+            other => {
+                let name = other.name().to_path_buf();
+                return Ok(Opened::Stream { file: other.into_file()?, name });
+            }
+        };
+        let name = ssd.path().to_path_buf();
+        let to = ssd.len()?.max(from);
+        if to - from >= SMALL || ssd.file().is_block_device() {
+            let constraints = Constraints::default().typical_len(to - from);
+            match machine.connect_with(&ssd, memory, &constraints) {
+                Ok(pipe) => return Ok(Opened::Place { pipe: Box::new(pipe), from, to, name }),
+                // The descriptor that is already open suffices for `read`.
+                Err(e) if no_descriptors(&e) && !ssd.file().is_block_device() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Opened::Stream { file: Input::File { ssd, from }.into_file()?, name })
+    }
+}
+
+/// Whether the process or the system has no descriptor left.
+pub(crate) fn no_descriptors(e: &Error) -> bool {
+    matches!(e.errno(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// The most pipes that are kept open after their last chunk was asked for. There are fewer chunks
+/// in flight.
+const MAX_CLOSING: usize = 16;
+
+/// A range of bytes that is being read into memory.
+pub(crate) struct Chunk {
+    /// Their offset in the pool.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    /// Whether this is the first chunk of its source.
+    pub(crate) starts_source: bool,
+    /// Whether this is the last chunk of its source.
+    pub(crate) ends_source: bool,
+    transfer: Option<Transfer>,
+}
+
+impl Chunk {
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        self.transfer.take().map_or(Ok(()), Transfer::wait)
+    }
+}
+
+/// Where the next chunk has to begin in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// Right behind the chunk before it.
+    Behind,
+    /// A new source, whose first chunk is best aligned to a block.
+    Aligned,
+    /// A new source, which may begin anywhere.
+    Anywhere,
+}
+
+/// Reads the sources one after another into a pool. Each is opened when its turn comes.
+pub(crate) struct InputReader<'a> {
+    machine: &'a Machine,
+    memory: &'a Dram,
+    waiting: VecDeque<Input>,
+    open: Option<Opened>,
+    /// Whether no chunk of the open source was read yet.
+    fresh: bool,
+    movements: &'a Movements,
+    /// Pipes of sources whose last chunk was asked for. It may still be in flight, so their
+    /// counters are read later.
+    closing: VecDeque<Pipe>,
+    /// The name of the source that was opened last, for messages.
+    pub(crate) current: PathBuf,
+}
+
+impl<'a> InputReader<'a> {
+    pub(crate) fn new(machine: &'a Machine, memory: &'a Dram, inputs: Vec<Input>, movements: &'a Movements) -> Self {
+        InputReader {
+            machine,
+            memory,
+            waiting: inputs.into(),
+            open: None,
+            fresh: false,
+            movements,
+            closing: VecDeque::new(),
+            current: PathBuf::new(),
+        }
+    }
+
+    /// Whether the next chunk is the first of a source.
+    pub(crate) fn starts_source(&self) -> bool {
+        self.open.is_none() || self.fresh
+    }
+
+    /// Whether there is nothing more to read.
+    pub(crate) fn exhausted(&self) -> bool {
+        self.open.is_none() && self.waiting.is_empty()
+    }
+
+    /// Opens the next source if its turn has come, and says where its next chunk may begin. Returns
+    /// `None` if no source is left, or if the next one cannot be opened yet;
+    /// [`exhausted`](Self::exhausted) tells the two apart.
+    pub(crate) fn prepare(&mut self, in_flight: bool) -> Result<Option<Begin>> {
+        if self.open.is_none() {
+            let Some(input) = self.waiting.pop_front() else { return Ok(None) };
+            self.current = input.name().to_path_buf();
+            let again = input.again();
+            match Opened::of(input, self.machine, self.memory) {
+                Ok(opened) => self.open = Some(opened),
+                Err(e) if no_descriptors(&e) && (in_flight || !self.closing.is_empty()) && again.is_some() => {
+                    again.into_iter().for_each(|input| self.waiting.push_front(input));
+                    if in_flight {
+                        return Ok(None);
+                    }
+                    self.release();
+                    return self.prepare(false);
+                }
+                Err(e) => return Err(e),
+            }
+            self.fresh = true;
+        }
+        Ok(Some(match (&self.open, self.fresh) {
+            (_, false) => Begin::Behind,
+            (Some(Opened::Stream { .. }), true) => Begin::Anywhere,
+            _ => Begin::Aligned,
+        }))
+    }
+
+    /// Starts to read up to `max` bytes of the open source into the pool at `at`.
+    pub(crate) fn next(&mut self, at: usize, max: usize) -> Result<Option<Chunk>> {
+        let starts_source = std::mem::take(&mut self.fresh);
+        match &mut self.open {
+            Some(Opened::Place { pipe, from, to, .. }) => {
+                let len = (*to - *from).min(max as u64);
+                let transfer = match len {
+                    0 => None,
+                    _ => Some(pipe.start(Span { source: *from, target: at as u64, len })?),
+                };
+                *from += len;
+                let ends_source = *from == *to;
+                if ends_source {
+                    self.close();
+                }
+                Ok(Some(Chunk { at, len: len as usize, starts_source, ends_source, transfer }))
+            }
+            Some(Opened::Stream { file, name }) => {
+                let mut lease = self.memory.range(at, max)?.lease_mut()?;
+                let len = read_full(file, &mut lease).map_err(|(e, done)| {
+                    Error::io("read", e, name.display().to_string()).with_bytes_done(done as u64)
+                })?;
+                self.movements.add_stream(MovementRole::Input, len as u64);
+                let ends_source = len < max;
+                if ends_source {
+                    self.close();
+                }
+                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer: None }))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(Opened::Place { pipe, .. }) = self.open.take() {
+            self.closing.push_back(*pipe);
+        }
+        if self.closing.len() > MAX_CLOSING
+            && let Some(pipe) = self.closing.pop_front()
+        {
+            self.movements.keep(MovementRole::Input, pipe);
+        }
+    }
+
+    /// Closes the pipes that are no longer needed. They must have nothing in flight.
+    fn release(&mut self) {
+        for pipe in self.closing.drain(..) {
+            self.movements.keep(MovementRole::Input, pipe);
+        }
+    }
+}
+
+impl Drop for InputReader<'_> {
+    fn drop(&mut self) {
+        self.close();
+        self.release();
+    }
+}
+
+fn read_full(file: &mut File, buffer: &mut [u8]) -> Result<usize, (std::io::Error, usize)> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match read_some(file, &mut buffer[done..]) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) => return Err((e, done)),
+        }
+    }
+    Ok(done)
+}
+
+/// The most bytes that one `read` asks for. For files of /proc/sys the kernel allocates as many,
+/// and it refuses 4 MiB.
+const AT_ONCE: usize = 1 << 20;
+
+/// Reads the bytes that are there, and waits only if there are none.
+pub(crate) fn read_some(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let most = buffer.len().min(AT_ONCE);
+    loop {
+        match file.read(&mut buffer[..most]) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The error for an input of binary records that ends within a record.
+pub(crate) fn leftover(name: &Path, record_len: usize, left: usize) -> Error {
+    let why = format!("its length is not a multiple of the record length {record_len}: {left} bytes are left over");
+    refuse(ErrorKind::InvalidInput, name, why)
+}
+
+/// An error for an input that the engine cannot sort.
+pub(crate) fn refuse(kind: ErrorKind, name: &Path, why: String) -> Error {
+    Error::new(kind, "sort", format!("{}: {why}", name.display()))
+}

@@ -1,0 +1,39 @@
+//! External sort over data pipes: the flagship use of the CIDR'23 paper (section 3), on all cores,
+//! within a budget.
+//!
+//! ```text
+//! input --pipe--> slot     chunks arrive; each record gets an entry (key prefix, offset, length)
+//!                 sort     entries, on all cores, bucket by bucket in the cache
+//!                 gather   records in order, into blocks
+//! blocks --pipe--> spill   a run; meanwhile the other slot is filled
+//! runs --pipe--> buffers   two for each run and core
+//!                 merge    each core a range of keys, by a loser tree
+//! blocks --pipe--> output  synced, and only then under its name
+//! ```
+//! If the input fits the memory, gather writes the output, and nothing is merged.
+#![cfg_attr(not(test), deny(clippy::disallowed_types))]
+#![deny(unsafe_code)]
+
+mod control;
+mod engine;
+mod form;
+mod input;
+mod job;
+mod memory;
+mod merging;
+mod numbers;
+mod output;
+mod records;
+mod report;
+mod runs;
+mod sink;
+mod space;
+pub mod text;
+
+pub use control::{Control, SortProgress};
+pub use input::Input;
+pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
+pub use memory::budget::MIN_MEMORY;
+pub use numbers::NumberKind;
+pub use output::Output;
+pub use report::{Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};

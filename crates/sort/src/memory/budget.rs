@@ -1,0 +1,132 @@
+//! How the memory of a job is divided.
+//!
+//! ```text
+//! budget = overhead (program, stacks, rings, heap, checksums, bytes kept between two slots) + pool
+//! pool   = output blocks | arena                                  (the input fits)
+//!        = output blocks | slot | slot | slot                     (runs are formed)
+//!        = output blocks | two buffers for each run and core      (runs are merged)
+//! ```
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use crate::form::slot::MAX_CHUNKS_IN_FLIGHT;
+use crate::records::entry::MAX_SLOT;
+use crate::runs::checksum;
+
+/// The smallest budget, in bytes: the program itself needs most of it. A smaller one is raised to
+/// it.
+pub const MIN_MEMORY: u64 = 16 << 20;
+/// The most slots that are sorted at once; with more, each would be too small.
+const MAX_CONCURRENT_SLOTS: usize = 4;
+const MAX_BLOCK: usize = 4 << 20;
+const MIN_BLOCK: usize = 64 << 10;
+/// Arenas start at multiples of this, so that huge pages and registered buffers do not straddle
+/// them.
+const ARENA_GRAIN: usize = 64 << 10;
+
+/// How the memory of a job is divided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) pool: usize,
+    pub(crate) block: usize,
+    pub(crate) blocks: usize,
+    /// Bytes of one read.
+    pub(crate) chunk: usize,
+    /// Threads that sort and merge. There are fewer than were asked for if the memory is too small
+    /// for all.
+    pub(crate) threads: usize,
+    /// Slots that are sorted at once, each by a share of the threads.
+    pub(crate) concurrent_slots: usize,
+    /// The offset where the blocks end and the arenas begin.
+    pub(crate) arenas_at: usize,
+    /// The part of the pool that is useful if records are short. The rest costs nothing until it is
+    /// touched.
+    useful: usize,
+    /// Bytes of spilled runs for each checksum.
+    pub(crate) grain: usize,
+}
+
+impl Budget {
+    /// Divides `memory` bytes among at most `threads`. `total` is the length of the input, if it is
+    /// known.
+    pub(crate) fn new(memory: u64, threads: usize, total: Option<u64>) -> Result<Budget> {
+        let memory = usize::try_from(memory.max(MIN_MEMORY)).unwrap_or(usize::MAX);
+        let mut budget = Budget::of(memory, threads.max(1));
+        while budget.pool < 2 * budget.arenas_at && budget.threads > 1 {
+            budget = Budget::of(memory, budget.threads - 1);
+        }
+        if budget.pool < budget.arenas_at + 16 * MIN_BLOCK {
+            return Err(Error::new(ErrorKind::OutOfMemory, "sort", format!("{memory} bytes of memory"))
+                .with_advice("give more memory with -S"));
+        }
+        budget.grain = checksum::grain(total.unwrap_or((memory as u64).saturating_mul(64)), memory, budget.block);
+        Ok(budget)
+    }
+
+    fn of(memory: usize, threads: usize) -> Budget {
+        let rest = memory.saturating_sub((9 << 20) + threads * (256 << 10) + memory / 256);
+        let blocks = 4 * threads + 8;
+        // At most an eighth of the memory is used for output blocks.
+        let block = prev_power_of_two(rest / (8 * blocks)).clamp(MIN_BLOCK, MAX_BLOCK);
+        let chunk = block;
+        let pool = rest.saturating_sub(MAX_CHUNKS_IN_FLIGHT * chunk) / 4096 * 4096;
+        let arenas_at = (block * blocks).next_multiple_of(ARENA_GRAIN);
+        Budget {
+            pool,
+            block,
+            blocks,
+            chunk,
+            threads,
+            concurrent_slots: threads.min(MAX_CONCURRENT_SLOTS),
+            arenas_at,
+            useful: pool,
+            grain: block,
+        }
+    }
+
+    /// The most bytes that are kept on the heap between two slots: the chunks in flight when a slot
+    /// is full.
+    pub(crate) fn carry(&self) -> usize {
+        MAX_CHUNKS_IN_FLIGHT * self.chunk
+    }
+
+    /// Limits the useful memory for an input of `total` bytes that does not fit.
+    ///
+    /// The first touch of memory is slow (0.3 to 1.5 GB/s on virtual machines), so memory that
+    /// gains nothing is not touched. Runs need only be so long that one pass merges them with
+    /// buffers of a good size. With a pool of W bytes, runs of W/4, N bytes of input, and two
+    /// buffers of b bytes for each run and thread, that is 4 N/W * 2 * threads * b = W.
+    pub(crate) fn limit(&mut self, total: u64) {
+        const GOOD_BUFFER: f64 = 1048576.0;
+        let enough = 1.5 * (4.0 * total as f64 * 2.0 * self.threads as f64 * GOOD_BUFFER).sqrt();
+        let enough = (enough as usize).max(64 << 20).next_multiple_of(ARENA_GRAIN) + self.arenas_at;
+        self.useful = self.pool.min(enough);
+    }
+
+    /// Bytes for arenas that are useful if records are short.
+    pub(crate) fn arenas(&self) -> usize {
+        self.useful - self.arenas_at
+    }
+
+    /// The slots: offset and length in the pool. There is one more than are sorted at once.
+    pub(crate) fn slots(&self) -> Vec<(usize, usize)> {
+        let count = self.concurrent_slots + 1;
+        let each = (self.arenas() / count / ARENA_GRAIN * ARENA_GRAIN).min(MAX_SLOT);
+        (0..count).map(|i| (self.arenas_at + i * each, each)).collect()
+    }
+
+    /// The arena of a single slot: offset and length in the pool.
+    pub(crate) fn whole(&self) -> (usize, usize) {
+        (self.arenas_at, (self.pool - self.arenas_at).min(MAX_SLOT))
+    }
+}
+
+fn prev_power_of_two(n: usize) -> usize {
+    if n == 0 { 0 } else { 1 << n.ilog2() }
+}
+
+/// Bytes of address space that the process may have, if they are limited.
+pub(crate) fn address_space() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit};
+    [Resource::As, Resource::Data].into_iter().filter_map(|resource| getrlimit(resource).current).min()
+}

@@ -1,0 +1,440 @@
+//! Merging sorted runs, each core a range of keys.
+//!
+//! ```text
+//! merge(runs):
+//!     cut the key indexes of all runs into as many equal parts as there are cores;
+//!         the record at each cut is a splitter
+//!     find the first record of every run that is not before the splitter
+//!         (equal records are ordered by run, so even a file of one key is cut evenly and stably)
+//!     each core: a loser tree over its segments, two buffers for each, its own output blocks
+//! ```
+
+use std::sync::atomic::AtomicU64;
+
+use datapipes_core::locks::Mutex;
+use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
+
+use crate::control::{Control, count};
+use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
+use crate::memory::parallel::run_on_threads;
+use crate::numbers::merge_number_runs;
+use crate::records::layout::Layout;
+use crate::records::memo::{self, Scope};
+use crate::records::record_buffer::{RecordBuffer, SHORT_RECORD};
+use crate::records::tally::{Tally, verify_bytes};
+use crate::report::{MovementRole, Movements};
+use crate::runs::checksum::{self, Partial};
+use crate::runs::record_reader::{Buffers, RecordReader, RunSearcher, Segment};
+use crate::runs::spill::{IndexEntry, Run};
+
+/// The context of a merge, besides the runs.
+pub(crate) struct Merger<'a, L> {
+    pub(crate) layout: &'a L,
+    pub(crate) machine: &'a Machine,
+    pub(crate) memory: &'a Dram,
+    /// The part of the pool for reading buffers: its offset and its length.
+    pub(crate) buffers: (usize, usize),
+    /// The lengths of reading buffers are multiples of this.
+    pub(crate) grain: usize,
+    pub(crate) blocks: &'a BlockPool,
+    pub(crate) threads: usize,
+    pub(crate) unique: bool,
+    pub(crate) control: &'a Control,
+    pub(crate) movements: &'a Movements,
+}
+
+/// The result of a merge.
+#[derive(Default)]
+pub(crate) struct MergeResult {
+    pub(crate) bytes: u64,
+    /// Bytes of records that came from the sources; 0 for numbers.
+    record_bytes: u64,
+    /// For an output: the records written.
+    pub(crate) written: Tally,
+    /// Records that were dropped as duplicates.
+    pub(crate) dropped: Tally,
+    /// For a run: the index of its keys, and its checksums.
+    pub(crate) key_index: Vec<IndexEntry>,
+    pub(crate) sums: Vec<u32>,
+    /// Bytes of the longest record.
+    pub(crate) longest: usize,
+    /// Bytes that long records took beyond the memory that was set aside for them.
+    pub(crate) excess: u64,
+}
+
+/// The smallest useful buffer.
+const MIN_BUFFER: usize = 64 << 10;
+/// The largest buffer; a larger one gains nothing.
+const MAX_BUFFER: usize = 8 << 20;
+
+/// How the memory for reading is divided into equal parts.
+struct Division {
+    parts: usize,
+    /// Bytes of a part.
+    share: usize,
+    /// Bytes of each of the two buffers of a run.
+    size: usize,
+    /// Whether there is also room for the longest record of each run that has long ones.
+    crossings: bool,
+    /// Bytes for the last record written, at the end of `share`.
+    last: usize,
+}
+
+/// Bytes to set aside for records of a run that cross buffers.
+fn crossing(longest: usize) -> usize {
+    if longest as u64 > SHORT_RECORD { longest.next_multiple_of(4096) } else { 0 }
+}
+
+impl<L: Layout> Merger<'_, L> {
+    fn min_buffer(&self) -> usize {
+        MIN_BUFFER.max(self.grain)
+    }
+
+    /// The most runs that one pass takes, if their records are short.
+    pub(crate) fn fan_in(&self) -> usize {
+        (self.buffers.1 / (2 * self.min_buffer() * self.threads)).max(2)
+    }
+
+    /// How many of the first of these runs can be merged within the memory; at least two.
+    pub(crate) fn mergeable_count(&self, longest: impl Iterator<Item = usize>) -> usize {
+        let mut left = self.buffers.1;
+        let mut count = 0;
+        let mut most = 0;
+        for longest in longest {
+            // If only unique keys are kept, the last record written is kept too.
+            let kept = if self.unique { crossing(longest).saturating_sub(most) } else { 0 };
+            let need = 2 * self.min_buffer() + crossing(longest) + kept;
+            if need > left {
+                break;
+            }
+            most = most.max(crossing(longest));
+            left -= need;
+            count += 1;
+        }
+        count.max(2)
+    }
+
+    /// Makes as many parts as there are threads, as long as each has buffers for all runs.
+    fn divide(&self, longest: &[usize], target: Target<'_>) -> Result<Division> {
+        // If duplicates are dropped, a part's offset in the output is not known in advance. A
+        // stream takes one part.
+        let parts = if self.unique || target.stream().is_some() { 1 } else { self.threads };
+        let all: usize = longest.iter().map(|l| crossing(*l)).sum();
+        let last = if self.unique { longest.iter().map(|l| crossing(*l)).max().unwrap_or(0) } else { 0 };
+        let division = |parts: usize, all: usize, last: usize| {
+            let share = self.buffers.1 / parts / 4096 * 4096;
+            let size = share.saturating_sub(all + last) / (2 * longest.len().max(1));
+            Division { parts, share, size: size.min(MAX_BUFFER) / self.grain * self.grain, crossings: all > 0, last }
+        };
+        // Long records are merged by one thread: several would each need room for all of them.
+        let first = if all == 0 { division(parts, 0, 0) } else { division(1, all, last) };
+        let last = division(1, 0, 0);
+        if first.size >= self.min_buffer() {
+            Ok(first)
+        } else if last.size > 0 {
+            Ok(last)
+        } else {
+            let context = format!("{} runs at once in {} bytes of memory", longest.len(), self.buffers.1);
+            Err(Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory with -S"))
+        }
+    }
+
+    /// Merges spilled runs into the target. Each thread merges a range of keys; `counter` counts
+    /// the bytes written.
+    pub(crate) fn merge_runs(
+        &self,
+        staging: &Staging,
+        runs: &[Run],
+        target: Target<'_>,
+        counter: &AtomicU64,
+    ) -> Result<MergeResult> {
+        let longest: Vec<usize> = runs.iter().map(|r| r.longest).collect();
+        let Division { parts, share, size, crossings, last } = self.divide(&longest, target)?;
+        let pipes: Vec<Pipe> = (0..parts).map(|_| self.machine.connect(staging, self.memory)).collect::<Result<_>>()?;
+        let cuts = self.cut(&pipes[0], runs, parts)?;
+        // The bytes of all runs that are in use, and those that come next, share the L2 cache.
+        let far = usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.len().max(1));
+        let outcome = Mutex::new((Ok(()), Vec::<PartialBlock>::new(), Vec::<Partial>::new(), MergeResult::default()));
+        run_on_threads(parts, |p| {
+            let (from, to) = (&cuts[p], &cuts[p + 1]);
+            let at: u64 = from.iter().sum();
+            let mut out = PartWriter::new(self.blocks, target, at, p + 1 < parts, self.control, counter);
+            let mut free = self.buffers.0 + p * share;
+            let mut sources = Vec::with_capacity(runs.len());
+            let opened = runs.iter().zip(from.iter().zip(to)).try_for_each(|(run, (from, to))| {
+                let crossing = if crossings { crossing(run.longest) } else { 0 };
+                let buffers = Buffers { at: free, size, crossing };
+                free += buffers.len();
+                let segment = Segment { from: *from, to: *to };
+                let mut source = RecordReader::of_run(self.layout, &pipes[p], self.memory, buffers, run, segment)?;
+                source.fetch_ahead(far);
+                sources.push(source);
+                Ok(())
+            });
+            let last = RecordBuffer::new(free, last);
+            let result = opened.and_then(|()| self.merge_part(sources, last, target.is_output(), &mut out));
+            let mut outcome = outcome.lock();
+            match result {
+                Ok(merged) => {
+                    outcome.1.append(&mut out.partial_blocks);
+                    outcome.2.append(&mut out.take_sums());
+                    outcome.3.bytes += out.at() - at;
+                    outcome.3.join(merged);
+                }
+                Err(e) => {
+                    if outcome.0.is_ok() {
+                        outcome.0 = Err(e);
+                    }
+                }
+            }
+        });
+        let (result, edges, partials, mut merged) = outcome.into_inner();
+        for pipe in pipes {
+            self.movements.keep(MovementRole::Merge, pipe);
+        }
+        result?;
+        write_partial_blocks(self.blocks, target, edges)?;
+        merged.key_index.sort_unstable_by_key(|m| m.at);
+        merged.sums = checksum::assemble(partials, self.grain);
+        verify_bytes(runs.iter().map(|r| r.len).sum(), merged.bytes, merged.dropped)?;
+        Ok(merged)
+    }
+
+    /// Merges sources, all on this thread.
+    pub(crate) fn merge_sources(
+        &self,
+        sources: Vec<RecordReader<'_, L>>,
+        last: RecordBuffer,
+        target: Target<'_>,
+        counter: &AtomicU64,
+    ) -> Result<MergeResult> {
+        let mut out = PartWriter::new(self.blocks, target, 0, false, self.control, counter);
+        let mut merged = self.merge_part(sources, last, target.is_output(), &mut out)?;
+        merged.bytes = out.at();
+        verify_bytes(merged.record_bytes, merged.bytes, merged.dropped)?;
+        merged.sums = checksum::assemble(out.take_sums(), self.grain);
+        Ok(merged)
+    }
+
+    /// Divides the buffers among `count` sources with records of unknown length, and adds room for
+    /// the last record written.
+    pub(crate) fn buffers_of_inputs(&self, count: usize) -> Result<(Vec<Buffers>, RecordBuffer)> {
+        let each = self.buffers.1 / count.max(1) / 4096 * 4096;
+        // Half of a large share is for records that cross the two buffers.
+        let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer(), MAX_BUFFER);
+        if each < 2 * size {
+            let context = format!("{count} inputs at once in {} bytes of memory", self.buffers.1);
+            return Err(Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory with -S"));
+        }
+        let (start, pool) = self.buffers;
+        let records = count + usize::from(self.unique);
+        let crossing = (pool - count * 2 * size) / records.max(1) / 4096 * 4096;
+        let buffers = Buffers { at: start, size, crossing };
+        let each = buffers.len();
+        let all = (0..count).map(|i| Buffers { at: start + i * each, ..buffers }).collect();
+        Ok((all, RecordBuffer::new(start + count * each, if self.unique { crossing } else { 0 })))
+    }
+
+    /// Returns, for each cut (one more than there are parts), the offset in each run.
+    fn cut(&self, pipe: &Pipe, runs: &[Run], parts: usize) -> Result<Vec<Vec<u64>>> {
+        let mut cuts = vec![vec![0; runs.len()]];
+        let mut marks: Vec<(u64, usize, usize)> = Vec::new();
+        if parts > 1 {
+            for (r, run) in runs.iter().enumerate() {
+                marks.extend(run.key_index.iter().enumerate().map(|(i, m)| (m.prefix, r, i)));
+            }
+            marks.sort_unstable();
+        }
+        let size = (self.buffers.1 / 2 / self.grain * self.grain).min(256 << 10);
+        let buffers = Buffers { at: self.buffers.0, size, crossing: 0 };
+        let finder = RunSearcher { layout: self.layout, pipe, memory: self.memory, buffers };
+        for part in 1..parts {
+            let Some(&(_, r, i)) = marks.get(part * marks.len() / parts) else {
+                cuts.push(cuts[part - 1].clone());
+                continue;
+            };
+            let at = runs[r].key_index[i].at;
+            let key = finder.record_at(&runs[r], at)?;
+            let mut cut = Vec::with_capacity(runs.len());
+            for (other, run) in runs.iter().enumerate() {
+                let previous: u64 = cuts[part - 1][other];
+                let position = if other == r { at } else { finder.position(run, &key, other < r)? };
+                cut.push(position.max(previous));
+            }
+            cuts.push(cut);
+        }
+        cuts.push(runs.iter().map(|r| r.len).collect());
+        Ok(cuts)
+    }
+
+    /// Merges the sources of one thread, and notes an index entry for each block.
+    fn merge_part(
+        &self,
+        mut sources: Vec<RecordReader<'_, L>>,
+        mut last: RecordBuffer,
+        output: bool,
+        out: &mut PartWriter<'_>,
+    ) -> Result<MergeResult> {
+        let layout = self.layout;
+        let block = self.blocks.size as u64;
+        let (mut merged, mut next_mark, mut moved) = (MergeResult::default(), 0, 0);
+        if let Some(numbers) = layout.numbers() {
+            let counts = merge_number_runs(numbers, sources, self.unique, output, out, |at, prefix, bytes| {
+                if at >= next_mark {
+                    merged.key_index.push(IndexEntry { at, prefix });
+                    next_mark = at + block;
+                }
+                count(&self.control.progress.merged, bytes);
+            })?;
+            out.finish()?;
+            (merged.written, merged.dropped) = (counts.written, counts.dropped);
+            return Ok(merged);
+        }
+        // From here on every long record is forgotten when it arrives.
+        let _scope = Scope::enter();
+        let mut tree = LoserTree::new(layout, &mut sources)?;
+        let mut any = false;
+        while let Some(winner) = tree.winner() {
+            let record = sources[winner.source].record();
+            moved += record.len() as u64;
+            if self.unique && any && layout.same_key(last.bytes(), record) {
+                merged.dropped.add(record);
+            } else {
+                if out.at() >= next_mark {
+                    merged.key_index.push(IndexEntry { at: out.at(), prefix: winner.key });
+                    next_mark = out.at() + block;
+                    count(&self.control.progress.merged, moved);
+                    moved = 0;
+                }
+                if self.unique {
+                    last.clear();
+                    last.extend(self.memory, record)?;
+                    memo::forget_long(last.bytes());
+                    any = true;
+                }
+                if output {
+                    merged.written.add(record);
+                }
+                merged.longest = merged.longest.max(record.len());
+                out.push(record)?;
+            }
+            tree.advance(&mut sources)?;
+        }
+        count(&self.control.progress.merged, moved);
+        out.finish()?;
+        merged.excess = sources.iter().map(RecordReader::excess).sum::<u64>() + last.excess();
+        merged.record_bytes = sources.iter().map(RecordReader::record_bytes).sum();
+        Ok(merged)
+    }
+}
+
+impl MergeResult {
+    /// Adds what another thread merged, except for its `bytes`.
+    fn join(&mut self, mut other: MergeResult) {
+        self.written.join(other.written);
+        self.dropped.join(other.dropped);
+        self.key_index.append(&mut other.key_index);
+        self.longest = self.longest.max(other.longest);
+        self.excess += other.excess;
+    }
+}
+
+/// A contestant: a source, and the prefix of its record. An exhausted source has the largest
+/// prefix.
+#[derive(Clone, Copy)]
+struct Entrant {
+    key: u64,
+    source: usize,
+}
+
+/// A tournament of sources: each inner node keeps the loser of its match; the winner is kept beside
+/// the tree.
+struct LoserTree<'a, L> {
+    layout: &'a L,
+    done: Vec<bool>,
+    winner: Entrant,
+    /// The match of nodes 2n and 2n+1 is at n. Source s enters at node s + count. Node 0 is not
+    /// used.
+    losers: Vec<Entrant>,
+}
+
+impl<'a, L: Layout> LoserTree<'a, L> {
+    fn new(layout: &'a L, sources: &mut [RecordReader<'_, L>]) -> Result<Self> {
+        let count = sources.len();
+        let nobody = Entrant { key: u64::MAX, source: 0 };
+        let mut tree = LoserTree { layout, done: vec![true; count], winner: nobody, losers: vec![nobody; count] };
+        // Play all matches from the leaves up.
+        let mut winners = vec![nobody; 2 * count];
+        for s in 0..count {
+            winners[count + s] = tree.load(s, sources)?;
+        }
+        for node in (1..count).rev() {
+            let (a, b) = (winners[2 * node], winners[2 * node + 1]);
+            let a_wins = if a.key == b.key { tree.beats_closely(a, b, sources) } else { a.key < b.key };
+            (winners[node], tree.losers[node]) = if a_wins { (a, b) } else { (b, a) };
+        }
+        tree.winner = winners.get(1).copied().unwrap_or(nobody);
+        Ok(tree)
+    }
+
+    /// Returns the source of the next record, and that record's prefix.
+    #[inline]
+    fn winner(&self) -> Option<Entrant> {
+        (!*self.done.get(self.winner.source)?).then_some(self.winner)
+    }
+
+    #[inline]
+    fn load(&mut self, s: usize, sources: &mut [RecordReader<'_, L>]) -> Result<Entrant> {
+        let there = sources[s].advance()?;
+        self.done[s] = !there;
+        if there {
+            memo::forget_long(sources[s].record());
+        }
+        let key = if there { self.layout.prefix(sources[s].record()) } else { u64::MAX };
+        Ok(Entrant { key, source: s })
+    }
+
+    /// Decides between two records with equal prefixes.
+    fn beats_closely(&self, a: Entrant, b: Entrant, sources: &[RecordReader<'_, L>]) -> bool {
+        if self.done[a.source] || self.done[b.source] {
+            return !self.done[a.source];
+        }
+        let order = if self.layout.prefix_decides() {
+            std::cmp::Ordering::Equal
+        } else {
+            self.layout.compare(sources[a.source].record(), sources[b.source].record())
+        };
+        // Of equal records the one of the earlier run comes first, which makes the merge stable.
+        order.then(a.source.cmp(&b.source)).is_lt()
+    }
+
+    /// Replaces the winner's record by the next one of its source, and plays its matches again.
+    #[inline]
+    fn advance(&mut self, sources: &mut [RecordReader<'_, L>]) -> Result<()> {
+        let mut winner = self.load(self.winner.source, sources)?;
+        let mut node = (winner.source + sources.len()) / 2;
+        while node > 0 {
+            let other = self.losers[node];
+            // Which of two random keys is smaller cannot be predicted, so the result is selected
+            // without a branch.
+            let mut other_wins = other.key < winner.key;
+            if other.key == winner.key {
+                other_wins = self.beats_closely(other, winner, sources);
+            }
+            self.losers[node] = select(other_wins, winner, other);
+            winner = select(other_wins, other, winner);
+            node /= 2;
+        }
+        self.winner = winner;
+        Ok(())
+    }
+}
+
+/// Returns `yes` or `no` without a branch.
+#[inline]
+fn select(which: bool, yes: Entrant, no: Entrant) -> Entrant {
+    Entrant {
+        key: std::hint::select_unpredictable(which, yes.key, no.key),
+        source: std::hint::select_unpredictable(which, yes.source, no.source),
+    }
+}

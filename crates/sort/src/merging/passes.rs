@@ -1,0 +1,325 @@
+//! The second phase: sorted runs and inputs are merged, in several passes if they are more than one
+//! pass can take.
+//!
+//! A pass merges spilled runs, or inputs that were sorted before. The last pass writes the output.
+//! Every other pass merges several neighbours into one run, so equal records stay in the order of
+//! the input.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use datapipes_core::Result;
+
+use crate::engine::{Engine, Work};
+use crate::input::{Input, Opened};
+use crate::memory::blocks::{BlockPool, Target};
+use crate::memory::descriptors;
+use crate::merging::merge::{MergeResult, Merger};
+use crate::records::layout::Layout;
+use crate::records::record_buffer::SHORT_RECORD;
+use crate::records::tally::Tally;
+use crate::report::{MovementRole, Phase, SortReport};
+use crate::runs::compressed::{CompressedRun, MAX_PROGRAMS};
+use crate::runs::record_reader::{RecordReader, Segment};
+use crate::runs::spill::{Run, Spill};
+use crate::sink::Sink;
+use crate::space::check_space;
+
+/// A sorted source of a merge.
+#[derive(Debug)]
+pub(crate) enum MergeInput {
+    /// A run in the spill places.
+    Run(Run),
+    /// A run that a program compressed.
+    Compressed(CompressedRun),
+    /// An input that was sorted before.
+    Input(Input),
+}
+
+impl MergeInput {
+    /// Bytes of its longest record; 0 if that is not known.
+    fn longest(&self) -> usize {
+        match self {
+            MergeInput::Run(run) => run.longest,
+            MergeInput::Compressed(run) => run.longest,
+            MergeInput::Input(_) => 0,
+        }
+    }
+
+    /// Its bytes, if they are known.
+    fn len(&self) -> Result<Option<u64>> {
+        match self {
+            MergeInput::Run(run) => Ok(Some(run.len)),
+            MergeInput::Compressed(run) => Ok(Some(run.len)),
+            MergeInput::Input(input) => input.len(),
+        }
+    }
+}
+
+impl<L: Layout> Engine<'_, L> {
+    /// Merges the runs of a sort into the output. Returns what was written, and what was dropped as
+    /// a duplicate.
+    pub(crate) fn merge_formed(
+        &self,
+        runs: Vec<MergeInput>,
+        blocks: &BlockPool,
+        sink: &Sink<'_>,
+        spill: &Spill<'_>,
+        report: &mut SortReport,
+    ) -> Result<(Tally, Tally)> {
+        let started = Instant::now();
+        let long = runs.iter().any(|run| run.longest() as u64 > SHORT_RECORD);
+        let passes = Passes { engine: self, merger: self.merger(blocks, long), blocks, spill };
+        let outcome = passes.run(runs, sink, report);
+        report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
+        outcome
+    }
+
+    /// Merges inputs that are already sorted.
+    pub(crate) fn merge_inputs(&self, work: Work<'_>) -> Result<SortReport> {
+        let started = Instant::now();
+        let Work { inputs, output, spill, places, total } = work;
+        let sink = self.open_sink(output)?;
+        check_space(&places, sink.room()?, self.space(total, true))?;
+        let mut report = self.report();
+        let blocks = BlockPool::new(&self.memory, 0, self.budget.block, self.budget.blocks);
+        let passes = Passes { engine: self, merger: self.merger(&blocks, true), blocks: &blocks, spill: &spill };
+        let (inputs, twice) = passes.spill_overwritten_inputs(inputs, &sink)?;
+        let (written, mut dropped) = passes.run(inputs, &sink, &mut report).map_err(|e| sink.explain(e))?;
+        dropped.join(twice);
+        report.bytes = written.bytes + dropped.bytes;
+        report.records = written.records + dropped.records;
+        report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
+        self.publish(sink, &mut report)?;
+        report.spill = spill.uses();
+        report.movements = self.movements.take();
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// Returns a merger that reads with the useful part of the memory, or with all of it if it must
+    /// hold long records.
+    fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool) -> Merger<'m, L> {
+        let all = self.budget.whole();
+        let useful = (self.budget.arenas_at, self.budget.arenas());
+        Merger {
+            layout: self.layout,
+            machine: self.machine,
+            memory: &self.memory,
+            buffers: if long { all } else { useful },
+            grain: self.budget.grain,
+            blocks,
+            threads: self.budget.threads,
+            unique: self.settings.unique,
+            control: self.control,
+            movements: &self.movements,
+        }
+    }
+}
+
+/// The passes of one job.
+struct Passes<'a, L> {
+    engine: &'a Engine<'a, L>,
+    merger: Merger<'a, L>,
+    blocks: &'a BlockPool,
+    spill: &'a Spill<'a>,
+}
+
+impl<L: Layout> Passes<'_, L> {
+    /// Merges everything into the output. Returns what was written, and what was dropped as a
+    /// duplicate in any pass.
+    fn run(&self, mut sorted: Vec<MergeInput>, sink: &Sink<'_>, report: &mut SortReport) -> Result<(Tally, Tally)> {
+        let mut dropped = Tally::default();
+        let mut at = 0;
+        loop {
+            let most = self.max_fan_in(&sorted);
+            if sorted.len() <= most {
+                break;
+            }
+            // Merge just enough neighbours that the last pass can take all that remain. Neighbours
+            // keep the sort stable.
+            let count = (sorted.len() - most + 1).min(most);
+            if at + count > sorted.len() {
+                at = 0;
+            }
+            let longest = sorted[at..at + count].iter().map(MergeInput::longest);
+            let count = count.min(self.merger.mergeable_count(longest));
+            let group: Vec<MergeInput> = sorted.splice(at..at + count, []).collect();
+            let (made, merged) = self.to_run(group)?;
+            dropped.join(merged.dropped);
+            report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
+            report.merge_passes += 1;
+            sorted.insert(at, made);
+            at += 1;
+        }
+        self.begin_output(&sorted, sink)?;
+        let merged = self.merge(sorted, sink.target())?;
+        dropped.join(merged.dropped);
+        report.bytes_out = merged.bytes;
+        report.records_out = merged.written.records;
+        report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
+        report.merge_passes += 1;
+        Ok((merged.written, dropped))
+    }
+
+    /// Copies inputs that the output may overwrite to the spill places. Also returns what was
+    /// dropped there as a duplicate.
+    fn spill_overwritten_inputs(&self, inputs: Vec<Input>, sink: &Sink<'_>) -> Result<(Vec<MergeInput>, Tally)> {
+        let (mut sorted, mut dropped) = (Vec::with_capacity(inputs.len()), Tally::default());
+        for input in inputs {
+            sorted.push(match sink.may_overwrite(&input)? {
+                true => {
+                    let (made, merged) = self.to_run(vec![MergeInput::Input(input)])?;
+                    dropped.join(merged.dropped);
+                    made
+                }
+                false => MergeInput::Input(input),
+            });
+        }
+        Ok((sorted, dropped))
+    }
+
+    /// Returns how many of these one pass can take.
+    fn max_fan_in(&self, sorted: &[MergeInput]) -> usize {
+        let chosen = self.engine.settings.fan_in;
+        let most = if chosen >= 2 { chosen } else { usize::MAX };
+        let most = most.min(self.merger.mergeable_count(sorted.iter().map(MergeInput::longest)));
+        if sorted.iter().all(|s| matches!(s, MergeInput::Run(_))) {
+            return most.min(self.merger.fan_in());
+        }
+        // Each has at most three descriptors, and can do with one.
+        let most = most.min(descriptors::left());
+        if chosen < 2 && sorted.iter().any(|s| matches!(s, MergeInput::Compressed(_))) {
+            return most.clamp(2, MAX_PROGRAMS);
+        }
+        most.max(2)
+    }
+
+    /// Merges a group into a run in the spill places.
+    fn to_run(&self, group: Vec<MergeInput>) -> Result<(MergeInput, MergeResult)> {
+        if let Some(packer) = &self.spill.compressor {
+            let (packing, stream) = packer.start(&self.engine.movements)?;
+            let merged = self.merge(group, Target::CompressedRun(&stream));
+            let sum = stream.close();
+            let longest = merged.as_ref().map_or(0, |merged| merged.longest);
+            let mut kept = MergeResult::default();
+            let written = merged.map(|merged| {
+                kept = merged;
+                sum
+            });
+            return Ok((MergeInput::Compressed(packing.finish(written, longest)?), kept));
+        }
+        let lens = group.iter().map(MergeInput::len).collect::<Result<Option<Vec<u64>>>>()?;
+        let known = group.iter().all(|s| matches!(s, MergeInput::Run(_)));
+        let room = lens.filter(|_| known).map(|lens| lens.iter().sum());
+        let mut made = match room {
+            Some(len) => self.spill.reserve(len)?,
+            None => self.spill.open_ended()?,
+        };
+        let end = made.offset + made.len;
+        let grain = self.merger.grain;
+        let freed: Vec<Run> = group.iter().filter_map(MergeInput::extent).collect();
+        let pipe = self.engine.machine.connect(&self.engine.memory, &self.spill.staging()?)?;
+        let outcome = self.merge(group, Target::Run { pipe: &pipe, base: made.offset, grain });
+        self.engine.movements.keep(MovementRole::Spill, pipe);
+        let mut merged = outcome?;
+        made.len = merged.bytes;
+        (made.key_index, made.sums, made.grain) =
+            (std::mem::take(&mut merged.key_index), std::mem::take(&mut merged.sums), grain);
+        made.longest = merged.longest;
+        if room.is_some() {
+            self.spill.cut(&made, end)?;
+        }
+        for run in freed {
+            self.spill.free(&run)?;
+        }
+        Ok((MergeInput::Run(made), merged))
+    }
+
+    /// Begins the output, and reserves room for it if its length is known.
+    fn begin_output(&self, sorted: &[MergeInput], sink: &Sink<'_>) -> Result<()> {
+        let lens = sorted.iter().map(MergeInput::len).collect::<Result<Option<Vec<u64>>>>()?;
+        match lens {
+            Some(lens) if !self.engine.settings.unique => sink.begin(Some(lens.iter().sum())),
+            _ => sink.begin(None),
+        }
+    }
+
+    /// Does one pass.
+    fn merge(&self, group: Vec<MergeInput>, target: Target<'_>) -> Result<MergeResult> {
+        let progress = &self.engine.control.progress;
+        let counter = if target.is_output() { &progress.written } else { &progress.spilled };
+        let mut runs = Vec::with_capacity(group.len());
+        let mut rest = Vec::new();
+        for sorted in group {
+            match sorted {
+                MergeInput::Run(run) if rest.is_empty() => runs.push(run),
+                other => rest.push(other),
+            }
+        }
+        let merged = if rest.is_empty() {
+            self.merger.merge_runs(&self.spill.staging()?, &runs, target, counter)
+        } else {
+            let group = runs.into_iter().map(MergeInput::Run).chain(rest).collect();
+            self.merge_mixed(group, target, counter)
+        };
+        // The merge's own error comes first, but no write may be in flight when this returns.
+        let drained = self.blocks.drain();
+        let merged = merged?;
+        drained.map(|()| merged)
+    }
+
+    /// Does one pass over inputs, possibly with runs among them, on this thread.
+    fn merge_mixed(&self, group: Vec<MergeInput>, target: Target<'_>, counter: &AtomicU64) -> Result<MergeResult> {
+        let (layout, memory) = (self.engine.layout, &self.engine.memory);
+        let pipe = match group.iter().any(|s| matches!(s, MergeInput::Run(_))) {
+            true => Some(self.engine.machine.connect(&self.spill.staging()?, memory)?),
+            false => None,
+        };
+        let (buffers, last) = self.merger.buffers_of_inputs(group.len())?;
+        let (mut runs, mut packed, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
+        for (rank, sorted) in group.into_iter().enumerate() {
+            match sorted {
+                MergeInput::Run(run) => runs.push((rank, run)),
+                MergeInput::Compressed(run) => packed.push((rank, run)),
+                MergeInput::Input(input) => inputs.push((rank, Opened::of(input, self.engine.machine, memory)?)),
+            }
+        }
+        let mut sources = Vec::with_capacity(buffers.len());
+        for (rank, run) in &runs {
+            let Some(pipe) = &pipe else { continue };
+            let segment = Segment { from: 0, to: run.len };
+            sources.push((*rank, RecordReader::of_run(layout, pipe, memory, buffers[*rank], run, segment)?));
+        }
+        for (rank, run) in packed {
+            let Some(packer) = &self.spill.compressor else { continue };
+            let run = packer.open(run)?;
+            sources.push((rank, RecordReader::of_packed(layout, run, memory, buffers[rank], &self.engine.movements)));
+        }
+        for (rank, opened) in inputs {
+            let source = match opened {
+                Opened::Place { pipe, from, to, name } => {
+                    let segment = Segment { from, to };
+                    RecordReader::of_file(layout, pipe, &name, memory, buffers[rank], segment, &self.engine.movements)?
+                }
+                Opened::Stream { file, name } => {
+                    RecordReader::of_stream(layout, file, &name, memory, buffers[rank], &self.engine.movements)
+                }
+            };
+            sources.push((rank, source));
+        }
+        sources.sort_by_key(|(rank, _)| *rank);
+        let sources = sources.into_iter().map(|(_, source)| source).collect();
+        self.merger.merge_sources(sources, last, target, counter)
+    }
+}
+
+impl MergeInput {
+    /// Returns the space of a run, which is freed after the merge.
+    fn extent(&self) -> Option<Run> {
+        match self {
+            MergeInput::Run(run) => Some(Run { offset: run.offset, len: run.len, ..Run::default() }),
+            MergeInput::Compressed(_) | MergeInput::Input(_) => None,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A vectorized sort of numbers: a quicksort whose partition and smallest case run in AVX-512
+//! registers.
+//!
+//! ```text
+//! sort      done if the input is a run, up or down; otherwise quicksort
+//! quicksort while there are more elements than a network sorts:
+//!             pivot = median of a sample of vectors
+//!             if the pivot is the least possible element: its equals go left and are done
+//!             else: partition; recurse into the smaller side, continue with the larger
+//!           network
+//! ```
+//! There is one algorithm over [`lanes::Lanes`]; the widths differ only in their intrinsics. A CPU
+//! without AVX-512, and an input that keeps splitting badly, get `sort_unstable`. The method is
+//! that of Bramas (2017) and of Google's vqsort (2022). Compressing *stores* are avoided, because
+//! Zen 4 runs them in microcode; registers are compressed and then stored.
+//!
+//! It uses one core and does not allocate.
+
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod network;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod partition;
+#[cfg(target_arch = "x86_64")]
+mod quicksort;
+#[cfg(test)]
+mod tests;
+
+/// Sorts in place, ascending.
+pub(crate) fn sort_u64(values: &mut [u64]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx512) = lanes::Avx512::detect() {
+        return quicksort::sort(avx512, lanes::Words64(avx512), values);
+    }
+    values.sort_unstable();
+}
+
+/// Sorts in place, ascending.
+pub(crate) fn sort_u32(values: &mut [u32]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx512) = lanes::Avx512::detect() {
+        return quicksort::sort(avx512, lanes::Words32(avx512), values);
+    }
+    values.sort_unstable();
+}
+
+/// Sorts in place, ascending. It is fastest if the high words differ, because these are sorted
+/// first.
+pub(crate) fn sort_u128(values: &mut [u128]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx512) = lanes::Avx512::detect() {
+        return pairs::sort(avx512, values);
+    }
+    values.sort_unstable();
+}

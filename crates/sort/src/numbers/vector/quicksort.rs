@@ -1,0 +1,90 @@
+//! The recursion: existing runs, the choice of the pivot and of the side to sort first, and when to
+//! give up.
+#![allow(unsafe_code)]
+
+use super::lanes::{Avx512, Lanes};
+use super::network::{sample, sort_small};
+use super::partition::partition;
+
+/// Sorts in place.
+pub(super) fn sort<L: Lanes>(proof: Avx512, lanes: L, values: &mut [L::Element]) {
+    let chances = values.len().checked_ilog2().unwrap_or(0);
+    sort_with_chances(proof, lanes, values, chances);
+}
+
+/// Sorts in place. After more than `chances` uneven splits in nested calls it sorts without
+/// vectors.
+pub(super) fn sort_with_chances<L: Lanes>(_: Avx512, lanes: L, values: &mut [L::Element], chances: u32) {
+    // SAFETY: the proof exists only where the CPU has these instructions (`Avx512::detect`).
+    unsafe { sort_detected(lanes, values, chances) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
+fn sort_detected<L: Lanes>(lanes: L, values: &mut [L::Element], chances: u32) {
+    if values.len() <= L::ROWS * L::LANES {
+        sort_small(lanes, values);
+    } else if is_run::<L, true>(lanes, values) {
+        values.reverse();
+    } else if !is_run::<L, false>(lanes, values) {
+        quicksort(lanes, values, None, chances);
+    }
+}
+
+/// Whether no element is less (with `DOWN`, greater) than the one before it. Stops at the first
+/// that is.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
+fn is_run<L: Lanes, const DOWN: bool>(lanes: L, values: &[L::Element]) -> bool {
+    let mut start = 0;
+    while start + L::LANES < values.len() {
+        // SAFETY: the later vector ends at `start + 1 + LANES`, which is at most the length.
+        let (before, after) =
+            unsafe { (lanes.load(values.as_ptr().add(start)), lanes.load(values.as_ptr().add(start + 1))) };
+        let wrong = if DOWN { lanes.less(before, after) } else { lanes.less(after, before) };
+        if wrong != 0 {
+            return false;
+        }
+        start += L::LANES;
+    }
+    values[start..].windows(2).all(|pair| if DOWN { pair[0] >= pair[1] } else { pair[0] <= pair[1] })
+}
+
+/// Sorts in place. `least` is a lower bound of all elements (the pivot of an earlier split), if one
+/// is known. `chances` is the number of uneven splits until it gives up.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
+fn quicksort<L: Lanes>(lanes: L, mut values: &mut [L::Element], mut least: Option<L::Element>, mut chances: u32) {
+    while values.len() > L::ROWS * L::LANES {
+        let len = values.len();
+        let pivot = if len < 64 * L::LANES {
+            sample::<L, 4>(lanes, values)
+        } else if len < 4096 * L::LANES || L::ROWS < 16 {
+            sample::<L, 8>(lanes, values)
+        } else {
+            sample::<L, 16>(lanes, values)
+        };
+        let is_least = least.is_some_and(|least| lanes.is_same(least, pivot));
+        let left_len = if is_least {
+            partition::<L, true>(lanes, values, pivot)
+        } else {
+            partition::<L, false>(lanes, values, pivot)
+        };
+        let (left, right) = values.split_at_mut(left_len);
+        if left.len().min(right.len()) < len / 8 {
+            if chances == 0 {
+                left.sort_unstable();
+                return right.sort_unstable();
+            }
+            chances -= 1;
+        }
+        if is_least {
+            // No element on the left is above the least one: all are equal.
+            values = right;
+        } else if left.len() < right.len() {
+            quicksort(lanes, left, least, chances);
+            (values, least) = (right, Some(pivot));
+        } else {
+            quicksort(lanes, right, Some(pivot), chances);
+            values = left;
+        }
+    }
+    sort_small(lanes, values);
+}

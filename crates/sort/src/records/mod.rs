@@ -1,0 +1,9 @@
+//! Records: where they end, how two are ordered, how they are counted.
+
+pub(crate) mod entry;
+pub(crate) mod layout;
+pub(crate) mod memo;
+pub(crate) mod number_kind;
+pub(crate) mod prefetch;
+pub(crate) mod record_buffer;
+pub(crate) mod tally;

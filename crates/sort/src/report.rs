@@ -1,0 +1,284 @@
+//! The report of a sort: the bytes it moved, and by which primitives.
+
+use std::fmt;
+
+use datapipes_core::locks::Mutex;
+use datapipes_core::{Counters, Pipe, PlaceUse, StagePlace};
+use serde::Serialize;
+
+/// The purpose of a movement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MovementRole {
+    /// Bytes read from the input into memory.
+    Input,
+    /// Sorted runs written from memory to a spill place.
+    Spill,
+    /// Runs read from a spill place into memory.
+    Merge,
+    /// Bytes written from memory to the output.
+    Output,
+}
+
+/// The movements of one role by one primitive.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Movement {
+    /// The purpose of these transfers.
+    pub role: MovementRole,
+    /// The source and the target, for people.
+    pub between: String,
+    /// The primitive, or `read`/`write` for streams.
+    pub primitive: String,
+    /// The number of pipes that shared the work.
+    pub pipes: u64,
+    /// The counters of these pipes.
+    pub counters: Counters,
+}
+
+/// A phase of the sort.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Phase {
+    /// The name of the phase.
+    pub name: &'static str,
+    /// The time of the phase, in seconds.
+    pub seconds: f64,
+}
+
+/// How the output got its name.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct OutputReport {
+    /// `new`: the file did not exist before. `replaced`: the file took the place of another one,
+    /// with its owner and permissions. `in-place`: the bytes were written into the existing file.
+    /// `stream`: the bytes were written in order to something that is not a regular file.
+    pub way: &'static str,
+    /// The reason why it was written in place.
+    pub why: Option<String>,
+}
+
+/// The space that a sort needs, checked before it starts.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct SpacePlan {
+    /// Bytes of input, if that is known.
+    pub input_bytes: Option<u64>,
+    /// The most bytes of memory that the sort will use.
+    pub memory_bytes: u64,
+    /// Bytes of spill space needed: 0 if the input fits the memory, `None` if that is not known.
+    pub spill_bytes: Option<u64>,
+    /// The spill places with the bytes that are free there (a folder) or that they hold (a limit).
+    pub places: Vec<(String, Option<u64>)>,
+}
+
+impl fmt::Display for SpacePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.input_bytes, self.spill_bytes) {
+            (Some(input), Some(0)) => write!(f, "{input} bytes of input fit {} bytes of memory", self.memory_bytes),
+            (Some(input), Some(spill)) => {
+                write!(f, "{input} bytes of input, {} of memory, {spill} of spill space in", self.memory_bytes)?;
+                for (place, free) in &self.places {
+                    match free {
+                        Some(free) => write!(f, " {place} ({free} free)")?,
+                        None => write!(f, " {place}")?,
+                    }
+                }
+                Ok(())
+            }
+            _ => write!(f, "input of unknown length, {} bytes of memory, spill space as needed", self.memory_bytes),
+        }
+    }
+}
+
+/// The report of a finished sort.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct SortReport {
+    /// The plan made before the sort started.
+    pub plan: SpacePlan,
+    /// Records read.
+    pub records: u64,
+    /// Records written (fewer where only unique keys are kept).
+    pub records_out: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Bytes written to the output.
+    pub bytes_out: u64,
+    /// The number of spilled runs; 0 if the input fit the memory.
+    pub runs: u64,
+    /// Merge passes over spilled runs.
+    pub merge_passes: u64,
+    /// The memory budget, in bytes.
+    pub memory_bytes: u64,
+    /// The memory that was asked for, in bytes. It is more than the budget if the system refused to
+    /// map so much.
+    pub memory_asked_bytes: u64,
+    /// Bytes that a merge took beyond the budget, because two long records that had to be compared
+    /// did not fit it.
+    pub memory_excess_bytes: u64,
+    /// Threads that sorted and merged.
+    pub threads: u64,
+    /// The phases, in order.
+    pub phases: Vec<Phase>,
+    /// The movements, by role and primitive.
+    pub movements: Vec<Movement>,
+    /// How the output was published.
+    pub output: OutputReport,
+    /// The spill places and the bytes that were written there.
+    pub spill: Vec<SpillUse>,
+    /// The whole time, in seconds.
+    pub seconds: f64,
+}
+
+/// The use of one spill place.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SpillUse {
+    /// The place, as it was named.
+    pub place: String,
+    /// The tier of the place. Tier 0 is used first; places of one tier take turns.
+    pub tier: usize,
+    /// The reason why the place is in that tier.
+    pub order: String,
+    /// Bytes of runs that were given room there.
+    pub bytes: u64,
+    /// Bytes of them that were freed before the end of the sort, or that were written to another
+    /// place in the end.
+    pub freed: u64,
+    /// Whether the place was needed, and why the sort moved on to the next.
+    pub why: String,
+}
+
+impl From<PlaceUse> for SpillUse {
+    fn from(used: PlaceUse) -> SpillUse {
+        let PlaceUse { place, tier, reason, placed, freed, left, .. } = used;
+        let why = match left {
+            Some(left) => format!("moved on: {left}"),
+            None if placed > 0 => "used".to_owned(),
+            None => "not needed".to_owned(),
+        };
+        SpillUse { place, tier, order: reason, bytes: placed, freed, why }
+    }
+}
+
+impl SpillUse {
+    pub(crate) fn not_needed(place: &StagePlace) -> SpillUse {
+        let (tier, order) = (place.tier(), format!("number {} in the order given", place.tier() + 1));
+        SpillUse { place: place.name().to_owned(), tier, order, bytes: 0, freed: 0, why: "not needed".into() }
+    }
+}
+
+/// Collects the counters of the pipes of a job.
+#[derive(Debug, Default)]
+pub(crate) struct Movements(Mutex<Vec<Movement>>);
+
+impl Movements {
+    /// Adds the counters of a pipe that has done its work.
+    pub(crate) fn keep(&self, role: MovementRole, pipe: Pipe) {
+        self.note(role, &pipe);
+    }
+
+    fn note(&self, role: MovementRole, pipe: &Pipe) {
+        let report = pipe.report();
+        for hop in &report.hops {
+            // Some places of a staging may not have been used.
+            if !report.places.is_empty() && hop.counters.transfers + hop.counters.failed == 0 {
+                continue;
+            }
+            let between = match role {
+                MovementRole::Input | MovementRole::Merge => format!("{} -> dram", place(&hop.from)),
+                MovementRole::Spill | MovementRole::Output => format!("dram -> {}", place(&hop.to)),
+            };
+            self.add(role, between, hop.primitive.to_owned(), &hop.counters);
+        }
+    }
+
+    pub(crate) fn add_stream(&self, role: MovementRole, bytes: u64) {
+        let (between, primitive) = match role {
+            MovementRole::Input | MovementRole::Merge => ("stream -> dram", "read"),
+            MovementRole::Spill | MovementRole::Output => ("dram -> stream", "write"),
+        };
+        let counters = Counters::default().bytes(bytes).cached_bytes(0).transfers(1).system_calls(1);
+        self.add(role, between.to_owned(), primitive.to_owned(), &counters);
+    }
+
+    fn add(&self, role: MovementRole, between: String, primitive: String, counters: &Counters) {
+        let mut all = self.0.lock();
+        let same = |m: &&mut Movement| m.role == role && m.between == between && m.primitive == primitive;
+        if let Some(movement) = all.iter_mut().find(same) {
+            movement.pipes += 1;
+            movement.counters.add(counters);
+        } else {
+            all.push(Movement { role, between, primitive, pipes: 1, counters: counters.clone() });
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<Movement> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+/// The name of a place without the part that changes from run to run.
+fn place(name: &str) -> &str {
+    name.strip_prefix("ssd:").unwrap_or(name)
+}
+
+impl fmt::Display for SortReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gb = |bytes: u64| bytes as f64 / 1e9;
+        writeln!(
+            f,
+            "{} records, {:.3} GB in {:.2} s ({:.2} GB/s), {} runs, {} merge passes, {} MiB of memory, {} threads",
+            self.records,
+            gb(self.bytes),
+            self.seconds,
+            gb(self.bytes) / self.seconds.max(1e-9),
+            self.runs,
+            self.merge_passes,
+            self.memory_bytes >> 20,
+            self.threads
+        )?;
+        if self.memory_asked_bytes > self.memory_bytes {
+            let asked = self.memory_asked_bytes >> 20;
+            writeln!(f, "  memory   {asked} MiB were asked for, and the system refused to map that much")?;
+        }
+        if self.memory_excess_bytes > 0 {
+            let excess = self.memory_excess_bytes;
+            writeln!(f, "  memory   {excess} bytes more, for records that are too long to be compared within it")?;
+        }
+        // A merge has no plan.
+        if self.plan.memory_bytes > 0 {
+            writeln!(f, "  planned  {}", self.plan)?;
+        }
+        for phase in &self.phases {
+            writeln!(f, "  {:<8} {:.2} s", phase.name, phase.seconds)?;
+        }
+        for m in &self.movements {
+            let c = &m.counters;
+            writeln!(
+                f,
+                "  {:<7} {:<14} {:.3} GB, {} pipes, {} requests, past the page cache {:.3} GB, registered {} of {}, \
+                 bounces {}, finished short {}  {}",
+                format!("{:?}", m.role).to_lowercase(),
+                m.primitive,
+                gb(c.bytes),
+                m.pipes,
+                c.requests,
+                gb(c.direct_bytes),
+                c.fixed_buffer_hits,
+                c.fixed_buffer_hits + c.fixed_buffer_misses,
+                c.bounces,
+                c.short_finished,
+                m.between
+            )?;
+        }
+        if let Some(why) = &self.output.why {
+            writeln!(f, "  output  written in place, because {why}")?;
+        }
+        for s in &self.spill {
+            writeln!(f, "  spill   {} ({}): {:.3} GB, {}", s.place, s.order, gb(s.bytes), s.why)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,579 @@
+//! Reading sorted records one by one, with one buffer read ahead: from a spilled run, a sorted
+//! file, or a stream.
+//!
+//! ```text
+//! |<------- buffer ------->|<------- buffer ------->|
+//! | grain | grain | grain  | grain ...  (in flight)
+//!   given   checked  ^ not yet checked
+//! ```
+//! Each grain of a spilled run is checked just before its records are handed out: the check brings
+//! the bytes into the cache that are used next.
+
+use std::cmp::Ordering;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use datapipes_core::memory::Plain;
+use datapipes_core::{Dram, Error, ErrorKind, Lease, Pipe, Result, Span, Transfer};
+
+use crate::records::layout::Layout;
+use crate::records::prefetch::{prefetch, prefetch_far};
+use crate::records::record_buffer::RecordBuffer;
+use crate::report::{MovementRole, Movements};
+use crate::runs::checksum;
+use crate::runs::compressed::RunDecompressor;
+use crate::runs::spill::Run;
+
+const ALIGN: u64 = 4096;
+/// How far ahead of a record its successors are fetched, in bytes.
+const PREFETCH: usize = 512;
+
+/// Bytes `from..to` of a run, which begin and end with records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+/// The memory of a reader, as offsets in the pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    /// Offset of two buffers of `size` bytes each.
+    pub(crate) at: usize,
+    pub(crate) size: usize,
+    /// Bytes behind them for a record that crosses buffers; longer records are put together on the
+    /// heap.
+    pub(crate) crossing: usize,
+}
+
+impl Buffers {
+    /// The bytes of all of it.
+    pub(crate) fn len(&self) -> usize {
+        2 * self.size + self.crossing
+    }
+}
+
+/// The way in which the bytes are read.
+pub(crate) enum ReadMethod<'a> {
+    /// A pipe that is shared with other readers.
+    Shared(&'a Pipe),
+    /// A pipe of the reader's own.
+    Own(Box<Pipe>),
+    /// By `read`.
+    Stream { file: File, name: PathBuf },
+    /// The output of the program that decompresses the run.
+    Compressed(RunDecompressor),
+    /// Everything was read.
+    Ended,
+}
+
+/// The kind of source, for errors and for the rules at its end.
+#[derive(Clone, Debug)]
+enum SourceKind {
+    /// A run that this job spilled.
+    Spilled,
+    /// The user's file or stream of this name.
+    Input(PathBuf),
+}
+
+struct PendingRead {
+    transfer: Transfer,
+    /// The buffer (0 or 1), and the bytes to be read.
+    buffer: usize,
+    len: usize,
+    /// Their offset in the source.
+    offset: u64,
+}
+
+/// A reader of records in order.
+pub(crate) struct RecordReader<'a, L> {
+    layout: &'a L,
+    way: ReadMethod<'a>,
+    what: SourceKind,
+    memory: &'a Dram,
+    movements: Option<&'a Movements>,
+    /// Records are read from one buffer while the other is filled.
+    buffers: Buffers,
+    /// The buffer that the next read fills.
+    turn: usize,
+    /// The bytes still to be read are `next..stop` of the source.
+    next: u64,
+    stop: u64,
+    /// The offset in the source where the records end.
+    end: u64,
+    pending_read: Option<PendingRead>,
+    view: Option<Lease>,
+    /// The offset in the source where the view begins.
+    view_at: u64,
+    /// Bytes of the view that were checked.
+    checked: usize,
+    /// Bytes of the view that were checked and belong to the segment.
+    usable: usize,
+    /// The current record in the view.
+    from: usize,
+    to: usize,
+    /// The view was searched up to here for the end of the record that begins at `to`.
+    searched: usize,
+    crossing: RecordBuffer,
+    in_crossing: bool,
+    /// Bytes of all records read so far.
+    came: u64,
+    /// The checksums of a spilled run, the run's offset in the source, and the bytes of each grain.
+    sums: &'a [u32],
+    sums_at: u64,
+    grain: usize,
+    /// How many bytes ahead of a record the bytes to be checked next are prefetched; 0 for not at
+    /// all.
+    far: usize,
+}
+
+impl<'a, L: Layout> RecordReader<'a, L> {
+    /// Opens a segment of a spilled run.
+    pub(crate) fn of_run(
+        layout: &'a L,
+        pipe: &'a Pipe,
+        memory: &'a Dram,
+        buffers: Buffers,
+        run: &'a Run,
+        segment: Segment,
+    ) -> Result<RecordReader<'a, L>> {
+        let mut source = RecordReader::new(layout, ReadMethod::Shared(pipe), SourceKind::Spilled, memory, buffers);
+        let grain = run.grain as u64;
+        // Whole grains are read, because only they can be checked.
+        source.next = run.offset + segment.from / grain * grain;
+        source.stop = run.offset + segment.to.next_multiple_of(grain).min(run.len);
+        source.end = run.offset + segment.to;
+        source.to = (segment.from % grain) as usize;
+        (source.sums, source.sums_at, source.grain) = (&run.sums, run.offset, run.grain);
+        if segment.from >= segment.to {
+            source.next = source.stop;
+        }
+        source.read_ahead()?;
+        Ok(source)
+    }
+
+    /// Opens bytes `from..to` of a sorted file.
+    pub(crate) fn of_file(
+        layout: &'a L,
+        pipe: Box<Pipe>,
+        name: &Path,
+        memory: &'a Dram,
+        buffers: Buffers,
+        segment: Segment,
+        movements: &'a Movements,
+    ) -> Result<RecordReader<'a, L>> {
+        let mut source =
+            RecordReader::new(layout, ReadMethod::Own(pipe), SourceKind::Input(name.to_path_buf()), memory, buffers);
+        source.movements = Some(movements);
+        // Reads are aligned, so the first may include bytes before the segment.
+        source.next = segment.from - segment.from % ALIGN;
+        (source.stop, source.end) = (segment.to, segment.to);
+        source.to = (segment.from % ALIGN) as usize;
+        if segment.from >= segment.to {
+            source.next = source.stop;
+        }
+        source.read_ahead()?;
+        Ok(source)
+    }
+
+    /// Opens a compressed run.
+    pub(crate) fn of_packed(
+        layout: &'a L,
+        run: RunDecompressor,
+        memory: &'a Dram,
+        buffers: Buffers,
+        movements: &'a Movements,
+    ) -> RecordReader<'a, L> {
+        let mut source = RecordReader::new(layout, ReadMethod::Compressed(run), SourceKind::Spilled, memory, buffers);
+        source.movements = Some(movements);
+        (source.stop, source.end) = (u64::MAX, u64::MAX);
+        source
+    }
+
+    /// Opens a stream. The first read is made when the first record is asked for.
+    pub(crate) fn of_stream(
+        layout: &'a L,
+        file: File,
+        name: &Path,
+        memory: &'a Dram,
+        buffers: Buffers,
+        movements: &'a Movements,
+    ) -> RecordReader<'a, L> {
+        let way = ReadMethod::Stream { file, name: name.to_path_buf() };
+        let mut source = RecordReader::new(layout, way, SourceKind::Input(name.to_path_buf()), memory, buffers);
+        source.movements = Some(movements);
+        (source.stop, source.end) = (u64::MAX, u64::MAX);
+        source
+    }
+
+    fn new(
+        layout: &'a L,
+        way: ReadMethod<'a>,
+        what: SourceKind,
+        memory: &'a Dram,
+        buffers: Buffers,
+    ) -> RecordReader<'a, L> {
+        let crossing = RecordBuffer::new(buffers.at + 2 * buffers.size, buffers.crossing);
+        RecordReader {
+            layout,
+            way,
+            what,
+            memory,
+            movements: None,
+            buffers,
+            turn: 0,
+            next: 0,
+            stop: 0,
+            end: 0,
+            pending_read: None,
+            view: None,
+            view_at: 0,
+            checked: 0,
+            usable: 0,
+            from: 0,
+            to: 0,
+            searched: 0,
+            crossing,
+            in_crossing: false,
+            came: 0,
+            sums: &[],
+            sums_at: 0,
+            grain: 0,
+            far: 0,
+        }
+    }
+
+    /// Prefetches the bytes of a run that are to be checked next, `bytes` ahead of each record.
+    pub(crate) fn fetch_ahead(&mut self, bytes: usize) {
+        self.far = bytes.min(self.grain);
+    }
+
+    /// Returns the current record. Call `advance` first.
+    #[inline]
+    pub(crate) fn record(&self) -> &[u8] {
+        if self.in_crossing {
+            return self.crossing.bytes();
+        }
+        match &self.view {
+            Some(view) => &view[self.from..self.to],
+            None => &[],
+        }
+    }
+
+    /// Returns the bytes of all records, once the last one was handed out.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        self.came
+    }
+
+    /// Returns the bytes that records took on the heap beyond the memory set aside for them.
+    pub(crate) fn excess(&self) -> u64 {
+        self.crossing.excess()
+    }
+
+    /// Goes to the next record. Returns false at the end.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> Result<bool> {
+        if let Some(view) = &self.view
+            && let Some(end) = self.layout.end_of(&view[..self.usable], self.to)
+        {
+            // There are more runs than the hardware prefetcher follows.
+            prefetch(view, self.to + PREFETCH);
+            if self.far > 0 {
+                prefetch_far(view, self.to + self.far);
+            }
+            self.from = self.to;
+            self.to = end;
+            self.in_crossing = false;
+            return Ok(true);
+        }
+        self.advance_slowly()
+    }
+
+    /// Goes to the next record if the checked part of the view ends within a record, or with one.
+    #[cold]
+    fn advance_slowly(&mut self) -> Result<bool> {
+        self.crossing.clear();
+        self.in_crossing = false;
+        self.searched = self.usable;
+        while self.check_more()? {
+            let Some(view) = &self.view else { break };
+            let view = &view[..self.usable];
+            if let Some(end) = self.end_in(view, self.to) {
+                self.from = self.to;
+                self.to = end;
+                return Ok(true);
+            }
+            self.searched = self.usable;
+        }
+        // The rest of the view is empty, or the start of a record that continues in the next
+        // buffer.
+        self.keep_rest()?;
+        while self.next_view()? {
+            while self.check_more()? {
+                if let Some(found) = self.end_of_crossing()? {
+                    return Ok(found);
+                }
+            }
+            self.keep_rest()?;
+        }
+        self.finish()
+    }
+
+    /// Returns the end of the record that begins at `at` of the view, if it is there. The view was
+    /// searched up to `searched`.
+    fn end_in(&self, view: &[u8], at: usize) -> Option<usize> {
+        match self.layout.fixed_len() {
+            Some(_) => self.layout.end_of(view, at),
+            None => self.layout.end_of(view, self.searched.max(at)),
+        }
+    }
+
+    /// Looks for the end of the crossing record in bytes `searched..usable` of the view.
+    fn end_of_crossing(&mut self) -> Result<Option<bool>> {
+        let Some(view) = &self.view else { return Ok(None) };
+        let view = &view[..self.usable];
+        if self.crossing.len() == 0 {
+            // One buffer ends, and the next begins, between two records.
+            let Some(end) = self.end_in(view, self.to) else {
+                self.searched = self.usable;
+                return Ok(None);
+            };
+            (self.from, self.to) = (self.to, end);
+            return Ok(Some(true));
+        }
+        let end = match self.layout.fixed_len() {
+            Some(len) => Some(self.to + len - self.crossing.len()).filter(|end| *end <= view.len()),
+            None => self.layout.end_of(view, self.searched.max(self.to)),
+        };
+        let Some(end) = end else {
+            self.searched = self.usable;
+            return Ok(None);
+        };
+        self.crossing.extend(self.memory, &view[self.to..end])?;
+        (self.to, self.in_crossing) = (end, true);
+        Ok(Some(true))
+    }
+
+    /// Keeps the rest of the view, which belongs to a record that continues behind it.
+    fn keep_rest(&mut self) -> Result<()> {
+        if let Some(view) = self.view.take() {
+            self.crossing.extend(self.memory, &view[self.to..self.usable])?;
+            self.to = 0;
+        }
+        Ok(())
+    }
+
+    /// Handles the rest at the end: a line without a terminator gets one; a part of a record is an
+    /// error.
+    fn finish(&mut self) -> Result<bool> {
+        let left = self.crossing.len();
+        if left == 0 {
+            return Ok(false);
+        }
+        match (&self.what, self.layout.terminator()) {
+            (SourceKind::Input(_), Some(terminator)) => {
+                self.crossing.extend(self.memory, &[terminator])?;
+                self.came += 1;
+                self.in_crossing = true;
+                Ok(true)
+            }
+            (SourceKind::Input(name), None) => {
+                let len = self.layout.fixed_len().unwrap_or(1);
+                Err(crate::input::leftover(name, len, left))
+            }
+            (SourceKind::Spilled, _) => Err(Error::new(
+                ErrorKind::Corrupt,
+                "read",
+                format!("a spilled run ends within a record, after {left} bytes of it"),
+            )),
+        }
+    }
+
+    /// Checks one more grain of the view. Returns false if all of it was checked.
+    fn check_more(&mut self) -> Result<bool> {
+        let Some(view) = &self.view else { return Ok(false) };
+        if self.checked >= view.len() {
+            return Ok(false);
+        }
+        let mut end = view.len();
+        if !self.sums.is_empty() {
+            end = end.min(self.checked + self.grain);
+            let at = self.view_at + self.checked as u64;
+            let index = ((at - self.sums_at) / self.grain as u64) as usize;
+            let Some(sum) = self.sums.get(index) else {
+                return Err(
+                    Error::new(ErrorKind::Corrupt, "read", "a spilled run has no checksum there").with_offset(at)
+                );
+            };
+            checksum::check(&view[self.checked..end], *sum, at)?;
+        }
+        self.checked = end;
+        self.usable = end.min(usize::try_from(self.end - self.view_at).unwrap_or(usize::MAX));
+        Ok(true)
+    }
+
+    /// Takes the next buffer. Returns false at the end.
+    fn next_view(&mut self) -> Result<bool> {
+        let (view, at) = match &mut self.way {
+            way @ (ReadMethod::Stream { .. } | ReadMethod::Compressed(_)) => {
+                let at = self.buffers.at + self.turn * self.buffers.size;
+                self.turn ^= 1;
+                let mut lease = self.memory.range(at, self.buffers.size)?.lease_mut()?;
+                let len = match way {
+                    ReadMethod::Stream { file, name } => crate::input::read_some(file, &mut lease)
+                        .map_err(|e| Error::io("read", e, name.display().to_string()).with_offset(self.next))?,
+                    ReadMethod::Compressed(run) => run.read(&mut lease)?,
+                    ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => 0,
+                };
+                drop(lease);
+                if let Some(movements) = self.movements {
+                    movements.add_stream(MovementRole::Merge, len as u64);
+                }
+                if len == 0 {
+                    return Ok(false);
+                }
+                let offset = self.next;
+                self.next += len as u64;
+                (self.memory.range(at, len)?.lease()?, offset)
+            }
+            ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => {
+                let Some(coming) = self.pending_read.take() else { return Ok(false) };
+                coming.transfer.wait()?;
+                let view = self.memory.range(coming.buffer, coming.len)?.lease()?;
+                self.read_ahead()?;
+                (view, coming.offset)
+            }
+        };
+        let ours = (view.len() as u64).min(self.end - at);
+        self.came += ours.saturating_sub(self.to as u64);
+        (self.view, self.view_at) = (Some(view), at);
+        (self.checked, self.usable, self.searched) = (0, 0, 0);
+        Ok(true)
+    }
+
+    /// Returns at least the next `wanted` values, if so many are left in the buffer, and whether
+    /// more follow them; none at the end. It is used for runs of numbers, which never cross
+    /// buffers.
+    pub(crate) fn window<T: Plain>(&mut self, wanted: usize) -> Result<(&[T], bool)> {
+        let wanted = wanted.saturating_mul(size_of::<T>());
+        loop {
+            while self.usable < self.to.saturating_add(wanted) && self.check_more()? {}
+            if self.view.is_some() && self.to < self.usable {
+                break;
+            }
+            if self.view.take().is_some() {
+                self.to = 0;
+            }
+            if !self.next_view()? {
+                return Ok((&[], false));
+            }
+        }
+        match &self.view {
+            Some(view) => {
+                let more = self.view_at + (self.usable as u64) < self.end;
+                let width = size_of::<T>();
+                Ok((&view.as_slice_of::<T>()?[self.to / width..self.usable / width], more))
+            }
+            None => Ok((&[], false)),
+        }
+    }
+
+    /// Skips bytes of the window.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.to += bytes;
+    }
+
+    /// Starts to fill the buffer whose turn it is.
+    fn read_ahead(&mut self) -> Result<()> {
+        let pipe = match &self.way {
+            ReadMethod::Shared(pipe) => *pipe,
+            ReadMethod::Own(pipe) => pipe.as_ref(),
+            ReadMethod::Stream { .. } | ReadMethod::Compressed(_) | ReadMethod::Ended => return Ok(()),
+        };
+        if self.next >= self.stop {
+            return Ok(());
+        }
+        let stop = (self.next + self.buffers.size as u64).min(self.stop);
+        let buffer = self.buffers.at + self.turn * self.buffers.size;
+        let len = stop - self.next;
+        let transfer = pipe.start(Span { source: self.next, target: buffer as u64, len })?;
+        self.pending_read = Some(PendingRead { transfer, buffer, len: len as usize, offset: self.next });
+        self.next = stop;
+        self.turn ^= 1;
+        Ok(())
+    }
+}
+
+impl<L> Drop for RecordReader<'_, L> {
+    fn drop(&mut self) {
+        // The buffers will be used for something else: nothing may be in flight into them.
+        if let Some(coming) = self.pending_read.take() {
+            // The outcome no longer matters.
+            let _ = coming.transfer.wait();
+        }
+        if let (ReadMethod::Own(pipe), Some(movements)) =
+            (std::mem::replace(&mut self.way, ReadMethod::Ended), self.movements)
+        {
+            movements.keep(MovementRole::Merge, *pipe);
+        }
+    }
+}
+
+/// Reads single records of runs, at offsets that are not known in advance.
+pub(crate) struct RunSearcher<'a, L> {
+    pub(crate) layout: &'a L,
+    pub(crate) pipe: &'a Pipe,
+    pub(crate) memory: &'a Dram,
+    pub(crate) buffers: Buffers,
+}
+
+impl<'a, L: Layout> RunSearcher<'a, L> {
+    fn open(&self, run: &'a Run, from: u64) -> Result<RecordReader<'a, L>> {
+        RecordReader::of_run(self.layout, self.pipe, self.memory, self.buffers, run, Segment { from, to: run.len })
+    }
+
+    /// Returns the record that begins at offset `at` of a run.
+    pub(crate) fn record_at(&self, run: &'a Run, at: u64) -> Result<Vec<u8>> {
+        let mut source = self.open(run, at)?;
+        source.advance()?;
+        Ok(source.record().to_vec())
+    }
+
+    /// Returns the offset in a run of the first record that does not come before `key`. Records
+    /// equal to the key come before it if `equal_before` is set.
+    pub(crate) fn position(&self, run: &'a Run, key: &[u8], equal_before: bool) -> Result<u64> {
+        let prefix = self.layout.prefix(key);
+        let before = |record: &[u8]| match self.layout.compare(record, key) {
+            Ordering::Less => true,
+            Ordering::Equal => equal_before,
+            Ordering::Greater => false,
+        };
+        // Find the last index entry that comes before the key: by its prefix or, if the prefixes
+        // are equal, by its record.
+        let (mut low, mut high) = (0, run.key_index.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let mark = run.key_index[middle];
+            let is_before = match mark.prefix.cmp(&prefix) {
+                Ordering::Less => true,
+                Ordering::Greater => false,
+                Ordering::Equal => {
+                    let mut source = self.open(run, mark.at)?;
+                    source.advance()? && before(source.record())
+                }
+            };
+            if is_before {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let Some(mark) = low.checked_sub(1).map(|i| run.key_index[i]) else { return Ok(0) };
+        let mut source = self.open(run, mark.at)?;
+        let mut at = mark.at;
+        while source.advance()? && before(source.record()) {
+            at += source.record().len() as u64;
+        }
+        Ok(at)
+    }
+}

@@ -1,0 +1,129 @@
+//! The spill places: a staging over the places that the job names, opened when the first run needs
+//! it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use datapipes_core::locks::Mutex;
+use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace, Staging, StagingExtent};
+
+use crate::report::SpillUse;
+use crate::runs::compressed::RunCompressor;
+
+/// Runs start at multiples of this.
+const GRAIN: u64 = 4096;
+
+/// The offset of a record in a run, and its prefix, for finding keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IndexEntry {
+    /// The offset in the run, in bytes.
+    pub(crate) at: u64,
+    pub(crate) prefix: u64,
+}
+
+/// A sorted run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// The first record of each block that was written, in ascending order.
+    pub(crate) key_index: Vec<IndexEntry>,
+    /// A checksum for each `grain` bytes.
+    pub(crate) sums: Vec<u32>,
+    pub(crate) grain: usize,
+    /// Bytes of its longest record.
+    pub(crate) longest: usize,
+}
+
+/// The spill places of a job.
+pub(crate) struct Spill<'a> {
+    machine: &'a Machine,
+    places: Vec<StagePlace>,
+    order: StageOrder,
+    /// The staging; an input that fits the memory never opens it.
+    staging: Mutex<Option<Staging>>,
+    /// The program that compresses runs, if one does.
+    pub(crate) compressor: Option<RunCompressor>,
+    /// The number of runs that were begun without a known length.
+    open_ended: AtomicU64,
+}
+
+impl<'a> Spill<'a> {
+    pub(crate) fn new(
+        machine: &'a Machine,
+        places: Vec<StagePlace>,
+        order: StageOrder,
+        program: Option<PathBuf>,
+    ) -> Result<Self> {
+        let packer = program.map(|program| RunCompressor::new(program, &places)).transpose()?;
+        Ok(Spill {
+            machine,
+            places,
+            order,
+            staging: Mutex::new(None),
+            compressor: packer,
+            open_ended: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the staging, and opens it first if needed.
+    pub(crate) fn staging(&self) -> Result<Staging> {
+        let mut staging = self.staging.lock();
+        if let Some(staging) = &*staging {
+            return Ok(staging.clone());
+        }
+        let opened = self.machine.staging(self.places.clone(), self.order);
+        let opened = opened.map_err(|e| match e.errno() {
+            Some(libc::EMFILE | libc::ENFILE) => e.with_advice("raise the limit on open files (ulimit -n)"),
+            _ => e.with_advice("name writable directories, or other places, by -T"),
+        })?;
+        Ok(staging.insert(opened).clone())
+    }
+
+    /// Reserves room for a run of `len` bytes.
+    pub(crate) fn reserve(&self, len: u64) -> Result<Run> {
+        let extent = self.staging()?.extent(len.next_multiple_of(GRAIN).max(GRAIN));
+        let advice = "name places with more room by -T, or give more memory by -S";
+        let StagingExtent { offset, .. } = extent.map_err(|e| e.with_advice(advice))?;
+        Ok(Run { offset, len, ..Run::default() })
+    }
+
+    /// Begins a run whose length is known only when it has been written.
+    pub(crate) fn open_ended(&self) -> Result<Run> {
+        // Extents are handed out from 0 on and never reach this offset.
+        const FIRST: u64 = 1 << 60;
+        const APART: u64 = 1 << 48;
+        let index = self.open_ended.fetch_add(1, Relaxed);
+        match index.checked_mul(APART).and_then(|at| at.checked_add(FIRST)).filter(|at| *at < i64::MAX as u64 - APART) {
+            Some(offset) => Ok(Run { offset, ..Run::default() }),
+            None => Err(Error::new(ErrorKind::NoSpace, "spill", "there were too many merge passes")),
+        }
+    }
+
+    /// Frees the space of a merged run.
+    ///
+    /// This is not done piece by piece while a merge reads, because punching a hole waits for
+    /// direct I/O in flight in the file. Measured: the last merge of 2 GB took 2.1 s, 2.5 s with a
+    /// hole for each 16 MiB read, and 2.9 s with one for each MiB. Between two merges nothing is in
+    /// flight, and the last merge reserves its output's space before it begins.
+    pub(crate) fn free(&self, run: &Run) -> Result<()> {
+        self.staging()?.free(run.offset, run.len.next_multiple_of(GRAIN).max(GRAIN));
+        Ok(())
+    }
+
+    /// Frees the end of a run's space, up to `end`, if the run became shorter than planned.
+    pub(crate) fn cut(&self, run: &Run, end: u64) -> Result<()> {
+        let from = (run.offset + run.len).next_multiple_of(GRAIN);
+        if from < end {
+            self.staging()?.free(from, end - from);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn uses(&self) -> Vec<SpillUse> {
+        match &*self.staging.lock() {
+            Some(staging) => staging.uses().into_iter().map(SpillUse::from).collect(),
+            None => self.places.iter().map(SpillUse::not_needed).collect(),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! An open output: a file that is renamed or written in place, or a stream.
+
+use std::path::PathBuf;
+
+use datapipes_core::{Error, OutputFile, Pipe, PublishOutcome, Result};
+use rustix::fs::FileType;
+
+use crate::input::Input;
+use crate::memory::blocks::{OrderedStream, Target};
+use crate::report::{MovementRole, Movements, OutputReport};
+
+/// The target of the sorted records.
+pub(crate) enum Sink<'a> {
+    File { file: OutputFile, pipe: Box<Pipe> },
+    Stream(OrderedStream<'a>),
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn target(&'a self) -> Target<'a> {
+        match self {
+            Sink::File { pipe, .. } => Target::File { pipe },
+            Sink::Stream(stream) => Target::Stream(stream),
+        }
+    }
+
+    /// Prepares the output. It is called once, before the first byte is written and after the last
+    /// byte of the inputs is read or staged. It reserves room if the number of bytes is known, and
+    /// discards the old bytes of a file that is written in place.
+    pub(crate) fn begin(&self, bytes: Option<u64>) -> Result<()> {
+        match self {
+            Sink::File { file, .. } => file.begin(bytes),
+            Sink::Stream(_) => Ok(()),
+        }
+    }
+
+    /// Whether bytes written to this output may overwrite bytes of `input` that are still to be
+    /// read. It does not recognize all names of a file that is written in place: through another
+    /// file system (FUSE, an overlay) the file has other numbers, and a block device may lie in it.
+    pub(crate) fn may_overwrite(&self, input: &Input) -> Result<bool> {
+        let fail = |e: rustix::io::Errno| Error::os("look at", e.raw_os_error(), input.name().display().to_string());
+        let read = input.stat().map_err(fail)?;
+        let type_of = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode);
+        let holds_bytes = matches!(type_of(&read), FileType::RegularFile | FileType::BlockDevice);
+        Ok(holds_bytes
+            && match self {
+                Sink::File { file, .. } => file.in_place().is_some(),
+                Sink::Stream(stream) => {
+                    let written = stream.stat().map_err(fail)?;
+                    let is_same = (written.st_dev, written.st_ino) == (read.st_dev, read.st_ino);
+                    let len = u64::try_from(written.st_size).unwrap_or(0);
+                    type_of(&written) == FileType::RegularFile && (is_same || stream.overwrites(len).map_err(fail)?)
+                }
+            })
+    }
+
+    /// A path on the device that the output needs room on, and the bytes that the output has there
+    /// already.
+    pub(crate) fn room(&self) -> Result<Option<(PathBuf, u64)>> {
+        match self {
+            Sink::File { file, .. } => file.room().map(Some),
+            Sink::Stream(_) => Ok(None),
+        }
+    }
+
+    /// Adds to an error what it means for the output.
+    pub(crate) fn explain(&self, e: Error) -> Error {
+        match self {
+            Sink::File { file: OutputFile::InPlace(file), .. } if file.has_begun() => e.within(format!(
+                "{} was being written in place, because {}, and is incomplete",
+                file.ssd().path().display(),
+                file.reason()
+            )),
+            Sink::File { .. } | Sink::Stream(_) => e,
+        }
+    }
+
+    /// Publishes the output when all bytes are written. A file is cut to its length, synced and
+    /// given its name.
+    pub(crate) fn publish(self, bytes: u64, movements: &Movements) -> Result<OutputReport> {
+        let Sink::File { file, pipe } = self else { return Ok(OutputReport { way: "stream", why: None }) };
+        movements.keep(MovementRole::Output, *pipe);
+        Ok(match file.publish(bytes)? {
+            PublishOutcome::New => OutputReport { way: "new", why: None },
+            PublishOutcome::Replaced => OutputReport { way: "replaced", why: None },
+            PublishOutcome::InPlace(reason) => OutputReport { way: "in-place", why: Some(reason.to_string()) },
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! -V: the order of version numbers in names, that of gnulib's `filenvercmp` (coreutils 9.2 and
+//! later).
+//!
+//! ```text
+//! ""  <  "."  <  ".."  <  ".hidden"  <  "name"
+//! name = stem + suffix, suffix = (\.[A-Za-z~][A-Za-z0-9~]*)* at the end, but never the entire name
+//! compare the stems, then the entire names, each as runs of non-digits and digits in turns:
+//!   non-digits: '~' < end of the run < letters < all others
+//!   digits: by value
+//! ```
+
+use std::cmp::Ordering;
+
+/// Returns the length of the name without its suffixes.
+fn stem_len(name: &[u8]) -> usize {
+    let mut at = 0;
+    let mut stem = 0;
+    while at < name.len() {
+        at += 1;
+        stem = at;
+        while at + 1 < name.len() && name[at] == b'.' && (name[at + 1].is_ascii_alphabetic() || name[at + 1] == b'~') {
+            at += 2;
+            while at < name.len() && (name[at].is_ascii_alphanumeric() || name[at] == b'~') {
+                at += 1;
+            }
+        }
+    }
+    stem
+}
+
+/// Returns the rank of the byte at `at` in a run of non-digits. A digit and the end both end the
+/// run.
+#[inline]
+fn rank(bytes: &[u8], at: usize) -> u16 {
+    match bytes.get(at) {
+        Some(b'~') => 0,
+        None => 1,
+        Some(b) if b.is_ascii_digit() => 2,
+        Some(&b) if b.is_ascii_alphabetic() => 3 + u16::from(b),
+        Some(&b) => 259 + u16::from(b),
+    }
+}
+
+fn digit_at(bytes: &[u8], at: usize) -> bool {
+    bytes.get(at).is_some_and(u8::is_ascii_digit)
+}
+
+/// Returns the end of the digits that begin at `at`.
+fn digits_end(bytes: &[u8], mut at: usize) -> usize {
+    while digit_at(bytes, at) {
+        at += 1;
+    }
+    at
+}
+
+fn zeros_end(bytes: &[u8], mut at: usize) -> usize {
+    while bytes.get(at) == Some(&b'0') {
+        at += 1;
+    }
+    at
+}
+
+/// Compares runs of non-digits and digits in turns.
+fn compare_runs(a: &[u8], b: &[u8]) -> Ordering {
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() || j < b.len() {
+        while (i < a.len() && !digit_at(a, i)) || (j < b.len() && !digit_at(b, j)) {
+            match rank(a, i).cmp(&rank(b, j)) {
+                Ordering::Equal => (i, j) = (i + 1, j + 1),
+                other => return other,
+            }
+        }
+        (i, j) = (zeros_end(a, i), zeros_end(b, j));
+        let (i_end, j_end) = (digits_end(a, i), digits_end(b, j));
+        let order = (i_end - i).cmp(&(j_end - j)).then_with(|| a[i..i_end].cmp(&b[j..j_end]));
+        if order != Ordering::Equal {
+            return order;
+        }
+        (i, j) = (i_end, j_end);
+    }
+    Ordering::Equal
+}
+
+/// Compares two names.
+pub(super) fn compare(a: &[u8], b: &[u8]) -> Ordering {
+    let order = class(a).cmp(&class(b));
+    if order != Ordering::Equal || class(a) < HIDDEN {
+        return order;
+    }
+    let (a_stem, b_stem) = (stem_len(a), stem_len(b));
+    compare_runs(&a[..a_stem], &b[..b_stem])
+        .then_with(|| if a_stem == a.len() && b_stem == b.len() { Ordering::Equal } else { compare_runs(a, b) })
+}
+
+const HIDDEN: u8 = 3;
+
+/// The classes that decide before any comparison of runs.
+fn class(name: &[u8]) -> u8 {
+    match name {
+        [] => 0,
+        b"." => 1,
+        b".." => 2,
+        [b'.', ..] => HIDDEN,
+        _ => 4,
+    }
+}
+
+/// Returns eight bytes whose order follows `compare`: the class, then the first runs of the stem.
+pub(super) fn prefix(name: &[u8]) -> u64 {
+    let class = class(name);
+    let mut packed = Packed { word: u64::from(class) << 56, shift: 56 };
+    if class < HIDDEN {
+        return packed.word;
+    }
+    let stem = &name[..stem_len(name)];
+    let mut at = 0;
+    // Empty runs and zeros follow the end for ever, since "a" and "a0" are equal here.
+    while packed.shift > 0 {
+        while at < stem.len() && !digit_at(stem, at) && packed.shift > 0 {
+            packed.push(squeezed_rank(stem[at]));
+            at += 1;
+        }
+        packed.push(1);
+        at = zeros_end(stem, at);
+        let end = digits_end(stem, at);
+        let len = end - at;
+        packed.push(len.min(255) as u8);
+        if len >= 255 {
+            break;
+        }
+        for &digit in &stem[at..end] {
+            packed.push(digit);
+        }
+        at = end;
+    }
+    packed.word
+}
+
+/// Returns `rank` in one byte. The end and a digit share 1: nothing else sorts between them.
+fn squeezed_rank(byte: u8) -> u8 {
+    match byte {
+        b'~' => 0,
+        b'A'..=b'Z' => 2 + (byte - b'A'),
+        b'a'..=b'z' => 28 + (byte - b'a'),
+        // 54 and above: the others in their order, without gaps for digits, letters and the tilde.
+        0..=b'/' => 54 + byte,
+        b':'..=b'@' => 54 + 48 + (byte - b':'),
+        b'['..=b'`' => 54 + 55 + (byte - b'['),
+        b'{'..=b'}' => 54 + 61 + (byte - b'{'),
+        _ => 54 + 64 + (byte.max(0x7f) - 0x7f),
+    }
+}
+
+struct Packed {
+    word: u64,
+    shift: u32,
+}
+
+impl Packed {
+    fn push(&mut self, byte: u8) {
+        if self.shift > 0 {
+            self.shift -= 8;
+            self.word |= u64::from(byte) << self.shift;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_orders() {
+        let sorted: [&[u8]; 14] =
+            [b"", b".", b"..", b".0", b".A", b"0", b"a~", b"a", b"a.b", b"a.b1", b"a1.2", b"a1.10", b"ab", b"a+"];
+        for pair in sorted.windows(2) {
+            assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{pair:?}");
+            assert_eq!(compare(pair[1], pair[0]), Ordering::Greater, "{pair:?}");
+        }
+        assert_eq!(compare(b"a", b"a0"), Ordering::Equal);
+    }
+
+    #[test]
+    fn squeezed_ranks_keep_the_order() {
+        let others = (0..=255u8).filter(|b| !b.is_ascii_digit());
+        let mut by_rank: Vec<u8> = others.collect();
+        by_rank.sort_by_key(|&b| rank(&[b], 0));
+        assert!(by_rank.windows(2).all(|p| squeezed_rank(p[0]) < squeezed_rank(p[1])));
+    }
+
+    proptest! {
+        #[test]
+        fn prefix_follows_compare(a in "[a-bZ~.0-1+]{0,9}", b in "[a-bZ~.0-1+]{0,9}") {
+            let (a, b) = (a.as_bytes(), b.as_bytes());
+            match prefix(a).cmp(&prefix(b)) {
+                Ordering::Equal => {}
+                other => prop_assert_eq!(compare(a, b), other),
+            }
+        }
+    }
+}

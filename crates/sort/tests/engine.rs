@@ -1,0 +1,466 @@
+//! The engine compared with naive twins and the system's `sort`: formats, shapes of input, budgets,
+//! threads, outputs.
+//!
+//! Every failure prints the seed; `DATAPIPES_SEED` replays it.
+// A failed test may panic; clippy's exception for tests covers only functions with #[test].
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod scene;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use datapipes_file::FileBackendOptions;
+use datapipes_sort::text::{KeySpec, TextOptions};
+use datapipes_sort::{NumberKind, Output, RecordFormat};
+use datapipes_testkit::{GnuSort, joined, output_of};
+use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
+
+const MIB: usize = 1 << 20;
+
+/// Makes bytes of some shape: random, few keys, mostly one key, ascending, descending, all equal.
+fn shaped(random: &mut Random, n: usize, len: usize, key_at: usize, key_len: usize) -> (Vec<u8>, &'static str) {
+    let shape = random.pick(&["random", "few", "skewed", "ascending", "descending", "equal"]);
+    let mut bytes = random.bytes(n * len);
+    let common = random.bytes(key_len);
+    let mut keys: Vec<Vec<u8>> = (0..n)
+        .map(|_| match shape {
+            "few" => vec![random.below(3) as u8; key_len],
+            "skewed" if !random.one_in(100) => common.clone(),
+            "equal" => common.clone(),
+            _ => random.bytes(key_len),
+        })
+        .collect();
+    if matches!(shape, "ascending" | "descending") {
+        keys.sort();
+    }
+    if shape == "descending" {
+        keys.reverse();
+    }
+    for (i, key) in keys.iter().enumerate() {
+        bytes[i * len + key_at..][..key_len].copy_from_slice(key);
+    }
+    (bytes, shape)
+}
+
+/// Cuts whole records into one to four files, some of them empty.
+fn cut(random: &mut Random, folder: &Folder, bytes: &[u8], len: usize) -> Vec<PathBuf> {
+    let files = 1 + random.below(4);
+    let mut cuts: Vec<usize> = (1..files).map(|_| random.below(bytes.len() / len + 1) * len).collect();
+    if random.one_in(3) {
+        cuts.push(0);
+    }
+    cuts.push(bytes.len());
+    cuts.sort_unstable();
+    let mut from = 0;
+    let mut paths = Vec::new();
+    for (i, to) in cuts.into_iter().enumerate() {
+        paths.push(folder.put(&format!("in/{i}"), &bytes[from..to]));
+        from = to;
+    }
+    paths
+}
+
+#[test]
+fn records_of_any_shape() {
+    let seed = seed(1);
+    for case in 0..40 {
+        let random = &mut Random(seed + case);
+        let folder = Folder::new();
+        let len = if random.one_in(3) { 1 + random.below(20) } else { 1 + random.below(300) };
+        let key_at = random.below(len);
+        let key_len = 1 + random.below(len - key_at);
+        let format = RecordFormat::Records { len, key_at, key_len, reverse: random.one_in(3) };
+        // An entry takes 16 bytes twice, so short records spill early.
+        let most = if random.one_in(3) { 10 * MIB / (len + 32) } else { 3000 };
+        let n = random.below(most + 1);
+        let (bytes, shape) = shaped(random, n, len, key_at, key_len);
+        let inputs = cut(random, &folder, &bytes, len);
+        let (unique, threads, fan_in) = (random.one_in(4), random.pick(&[1, 2, 3, 5]), random.pick(&[0, 0, 2, 3]));
+        let memory_bytes = random.pick(&[datapipes_sort::MIN_MEMORY, 20 << 20, 64 << 20]);
+        let no_uring = random.one_in(3);
+        let job = folder
+            .job(format.clone(), &inputs)
+            .unique(unique)
+            .threads(threads)
+            .fan_in(fan_in)
+            .memory_bytes(memory_bytes);
+        let name = format!(
+            "seed {} ({format:?}, {n} records, {shape}, {} files, unique {unique}, threads {threads}, fan-in {fan_in}, \
+             memory {memory_bytes}, no io_uring {no_uring})",
+            seed + case,
+            inputs.len()
+        );
+        let config = FileBackendOptions::default().force_no_uring(no_uring);
+        let report = datapipes_sort::sort(&machine(config), job).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let expected = sort_records(&bytes, &format, unique);
+        assert_same(&folder.sorted(), &expected, &name);
+        assert_eq!(report.records, n as u64, "{name}");
+        assert_eq!(
+            (report.records_out, report.bytes_out),
+            ((expected.len() / len) as u64, expected.len() as u64),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn records_that_do_not_divide_the_input_are_refused() {
+    let folder = Folder::new();
+    let input = folder.put("in/a", &[7; 1050]);
+    let error = sort(folder.job(RecordFormat::SORT_BENCHMARK, &[input])).unwrap_err();
+    assert!(error.to_string().contains("50 bytes are left over"), "{error}");
+    assert_eq!(folder.files(), ["in/a"]);
+}
+
+#[test]
+fn many_runs_in_the_least_memory() {
+    let seed = seed(7);
+    for (case, fan_in, threads) in [(0, 0, 2), (1, 3, 5), (2, 3, 1)] {
+        let random = &mut Random(seed + case);
+        let folder = Folder::new();
+        let len = if fan_in == 0 { 600_000 } else { 300_000 };
+        let bytes = random.bytes(len * 100);
+        let input = folder.put("in/a", &bytes);
+        let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]).fan_in(fan_in).threads(threads);
+        let report = sort(job).unwrap_or_else(|e| panic!("seed {}: {e}", seed + case));
+        assert_same(
+            &folder.sorted(),
+            &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false),
+            &format!("seed {}", seed + case),
+        );
+        assert!(report.runs >= 10, "{} runs", report.runs);
+        assert!(fan_in == 0 || report.merge_passes >= 3, "{} merge passes", report.merge_passes);
+        assert_eq!(folder.files(), ["in/a", "out/sorted"]);
+    }
+}
+
+/// The naive twin for numbers: `compare` is the order of the values of `read`.
+fn numbers_like<T: Copy>(
+    bytes: &[u8],
+    read: impl Fn(&[u8]) -> T,
+    compare: impl Fn(&T, &T) -> std::cmp::Ordering,
+    write: impl Fn(T) -> Vec<u8>,
+    (width, reverse, unique): (usize, bool, bool),
+) -> Vec<u8> {
+    let mut values: Vec<T> = bytes.chunks_exact(width).map(read).collect();
+    values.sort_by(|a, b| if reverse { compare(b, a) } else { compare(a, b) });
+    if unique {
+        values.dedup_by(|a, b| compare(a, b).is_eq());
+    }
+    values.into_iter().flat_map(write).collect()
+}
+
+#[test]
+fn numbers_of_all_kinds() {
+    let seed = seed(100);
+    let kinds = [NumberKind::U32, NumberKind::U64, NumberKind::I64, NumberKind::F64];
+    for case in 0..32 {
+        let random = &mut Random(seed + case);
+        let folder = Folder::new();
+        let kind = kinds[(seed + case) as usize % 4];
+        let (reverse, unique) = ((seed + case) / 4 % 2 == 1, random.one_in(3));
+        let width = kind.width();
+        let n = if random.one_in(2) { random.below(2000) } else { random.below(16 * MIB / width) };
+        let mut bytes = random.bytes(n * width);
+        let special = [0.0, -0.0, f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MIN_POSITIVE, 1.5, -1.5];
+        let shape = random.below(4);
+        for value in bytes.chunks_exact_mut(width) {
+            match shape {
+                0 if width == 8 => value.copy_from_slice(&random.pick(&special).to_le_bytes()),
+                1 => value[2..].fill(random.below(2) as u8 * 255),
+                _ => {}
+            }
+        }
+        let inputs = cut(random, &folder, &bytes, width);
+        let (threads, fan_in) = (random.pick(&[1, 2, 3, 5]), random.pick(&[0, 3]));
+        let memory_bytes = random.pick(&[datapipes_sort::MIN_MEMORY, 80 << 20]);
+        let job = folder
+            .job(RecordFormat::Numbers { kind, reverse }, &inputs)
+            .unique(unique)
+            .threads(threads)
+            .fan_in(fan_in)
+            .memory_bytes(memory_bytes);
+        let name = format!(
+            "seed {} ({kind:?}, reverse {reverse}, unique {unique}, {n} numbers, shape {shape}, {} files, \
+             threads {threads}, fan-in {fan_in}, memory {memory_bytes})",
+            seed + case,
+            inputs.len()
+        );
+        sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let how = (width, reverse, unique);
+        let eight = |b: &[u8]| <[u8; 8]>::try_from(b).unwrap();
+        let expected = match kind {
+            NumberKind::U32 => numbers_like(
+                &bytes,
+                |b| u32::from_le_bytes(b.try_into().unwrap()),
+                u32::cmp,
+                |v| v.to_le_bytes().to_vec(),
+                how,
+            ),
+            NumberKind::U64 => {
+                numbers_like(&bytes, |b| u64::from_le_bytes(eight(b)), u64::cmp, |v| v.to_le_bytes().to_vec(), how)
+            }
+            NumberKind::I64 => {
+                numbers_like(&bytes, |b| i64::from_le_bytes(eight(b)), i64::cmp, |v| v.to_le_bytes().to_vec(), how)
+            }
+            NumberKind::F64 => numbers_like(
+                &bytes,
+                |b| f64::from_le_bytes(eight(b)),
+                f64::total_cmp,
+                |v| v.to_le_bytes().to_vec(),
+                how,
+            ),
+        };
+        assert_same(&folder.sorted(), &expected, &name);
+    }
+}
+
+fn system_sort(gnu: &GnuSort, arguments: &[&str], inputs: &[PathBuf]) -> Vec<u8> {
+    let output = output_of(gnu.command().args(arguments).args(inputs)).unwrap();
+    assert!(output.status.success(), "sort {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// Returns GNU's arguments as options of the engine.
+fn lines(arguments: &[&str]) -> (RecordFormat, bool) {
+    let mut options = TextOptions::default();
+    let mut terminator = b'\n';
+    for argument in arguments {
+        match (&argument[..2], &argument[2..]) {
+            ("-k", spec) => options.keys.push(KeySpec::parse(spec.as_bytes()).unwrap()),
+            ("-t", separator) => options.separator = Some(separator.as_bytes()[0]),
+            ("-u", _) => options.unique = true,
+            ("-s", _) => options.stable = true,
+            ("-z", _) => terminator = 0,
+            (letter, _) => assert!(options.modifiers.set(letter.as_bytes()[1]), "{argument}"),
+        }
+    }
+    let unique = options.unique;
+    (RecordFormat::Lines { order: options.compile().unwrap(), terminator }, unique)
+}
+
+const FAMILIES: [&[&str]; 16] = [
+    &[],
+    &["-r"],
+    &["-u"],
+    &["-r", "-u"],
+    &["-z"],
+    &["-n"],
+    &["-n", "-r"],
+    &["-n", "-u"],
+    &["-t,", "-k2,2"],
+    &["-t,", "-k2,2", "-s"],
+    &["-t,", "-k2,2n", "-k1,1r"],
+    &["-k2,2", "-u"],
+    &["-f"],
+    &["-f", "-u"],
+    &["-s", "-k1,1"],
+    &["-f", "-z", "-r"],
+];
+
+/// Lines with fields, numbers, letters of both cases, shared beginnings and NUL bytes.
+fn some_lines(random: &mut Random, len: usize, terminator: u8) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + 400);
+    let style = random.below(4);
+    while bytes.len() < len {
+        match style {
+            0 => bytes.extend(format!("{},{} {}", random.below(50), random.below(1000), random.next()).bytes()),
+            1 => {
+                bytes.extend_from_slice(random.pick(&[&b""[..], b"common/prefix/", b"Common/Prefix/and/more/"]));
+                let n = random.below(12);
+                bytes.extend((0..n).map(|_| b"abAB, 019-.\0"[random.below(12)]));
+            }
+            2 => bytes.extend_from_slice(random.pick(&[&b"x"[..], b"X", b"y,1", b"", b"-3"])),
+            _ => {
+                let n = random.below(300);
+                // GNU sort -n (9.1, without a locale) takes the byte 0x80 for a thousands
+                // separator, so it is left out.
+                bytes.extend(random.bytes(n).into_iter().filter(|&b| b != terminator && b != 0x80));
+            }
+        }
+        bytes.push(terminator);
+    }
+    if random.one_in(2) {
+        bytes.pop();
+        if bytes.last() == Some(&terminator) {
+            bytes.push(b'e');
+        }
+    }
+    bytes
+}
+
+#[test]
+fn lines_as_the_system_sorts_them() {
+    let Some(gnu) = GnuSort::find("lines_as_the_system_sorts_them") else { return };
+    let first = seed(1008);
+    for seed in first..first + 48 {
+        // The options follow from the seed, so that it replays alone.
+        let arguments = FAMILIES[seed as usize % FAMILIES.len()];
+        let random = &mut Random(seed);
+        let folder = Folder::new();
+        let (format, unique) = lines(arguments);
+        let RecordFormat::Lines { terminator, .. } = format else { unreachable!() };
+        let inputs: Vec<PathBuf> = (0..1 + random.below(3))
+            .map(|i| {
+                let len = random.pick(&[0, 1, 5000, 300_000, 3 * MIB]);
+                let bytes = some_lines(random, len, terminator);
+                folder.put(&format!("in/{i}"), if len == 0 { b"" } else { &bytes })
+            })
+            .collect();
+        let (threads, fan_in) = (random.pick(&[1, 2, 3, 5]), random.pick(&[0, 0, 3]));
+        let memory_bytes = random.pick(&[datapipes_sort::MIN_MEMORY, datapipes_sort::MIN_MEMORY, 64 << 20]);
+        let name =
+            format!("seed {seed} (sort {arguments:?}, {} files, threads {threads}, fan-in {fan_in})", inputs.len());
+        let job = folder.job(format, &inputs).unique(unique).threads(threads).fan_in(fan_in).memory_bytes(memory_bytes);
+        sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&folder.sorted(), &system_sort(&gnu, arguments, &inputs), &name);
+    }
+}
+
+/// Sorts one input in both programs without options.
+fn like_the_system(
+    gnu: &GnuSort,
+    name: &str,
+    bytes: &[u8],
+    memory_bytes: u64,
+    threads: usize,
+) -> datapipes_sort::SortReport {
+    let folder = Folder::new();
+    let input = folder.put("in/a", bytes);
+    let (format, _) = lines(&[]);
+    let job = folder.job(format, std::slice::from_ref(&input)).memory_bytes(memory_bytes).threads(threads);
+    let report = sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_same(&folder.sorted(), &system_sort(gnu, &[], &[input]), name);
+    report
+}
+
+#[test]
+fn lines_of_odd_shapes() {
+    let Some(gnu) = GnuSort::find("lines_of_odd_shapes") else { return };
+    let least = datapipes_sort::MIN_MEMORY;
+    let random = &mut Random(seed(2000));
+    like_the_system(&gnu, "empty", b"", least, 2);
+    like_the_system(&gnu, "one newline", b"\n", least, 2);
+    like_the_system(&gnu, "one byte", b"a", least, 2);
+    like_the_system(&gnu, "NUL bytes", b"\0\n\0\0\na\0b\na\0a\n\0", least, 2);
+    // 200 KB are more than a block of the least memory (64 KiB), and less than a third of a slot.
+    let mut one_long = some_lines(random, 4 * MIB, b'\n');
+    one_long.extend(std::iter::once(b'\n').chain(std::iter::repeat_n(b'm', 200_000)).chain([b'\n']));
+    one_long.extend(some_lines(random, 4 * MIB, b'\n'));
+    let report = like_the_system(&gnu, "one long line", &one_long, least, 1);
+    assert!(report.runs > 1, "{} runs", report.runs);
+    let mut long = Vec::new();
+    while long.len() < 60 * MIB {
+        let (byte, len) = (b'a' + random.below(3) as u8, MIB - random.below(100_000));
+        long.extend(std::iter::repeat_n(byte, len).chain([b'0' + random.below(10) as u8, b'\n']));
+    }
+    let report = like_the_system(&gnu, "lines of 1 MB", &long, 64 << 20, 1);
+    assert!(report.runs > 1, "{} runs", report.runs);
+    let many = 600_000;
+    let equal = b"the same line again\n".repeat(many);
+    like_the_system(&gnu, "all equal", &equal, least, 3);
+    let skewed: Vec<u8> = (0..many)
+        .flat_map(|_| {
+            if random.one_in(100) { format!("{:x}\n", random.next()) } else { "the popular line\n".into() }.into_bytes()
+        })
+        .collect();
+    like_the_system(&gnu, "99% one line", &skewed, least, 3);
+    let presorted: Vec<u8> = (0..many).flat_map(|i| format!("line {i:09}\n").into_bytes()).collect();
+    like_the_system(&gnu, "presorted", &presorted, least, 2);
+    let reversed: Vec<u8> = (0..many).rev().flat_map(|i| format!("line {i:09}\n").into_bytes()).collect();
+    like_the_system(&gnu, "reversed", &reversed, least, 2);
+}
+
+#[test]
+fn a_line_that_no_run_holds_is_refused_by_name() {
+    let folder = Folder::new();
+    let input = folder.put("in/a", &vec![b'l'; 30 * MIB]);
+    let error = sort(folder.job(lines(&[]).0, &[input])).unwrap_err();
+    assert_eq!(error.kind(), datapipes_core::ErrorKind::OutOfMemory, "{error}");
+    assert!(error.to_string().contains("in/a"), "{error}");
+    assert_eq!(folder.files(), ["in/a"]);
+}
+
+#[test]
+fn to_streams() {
+    let seed = seed(3000);
+    for (case, n) in [0, 1, 5000, 150_000].into_iter().enumerate() {
+        let random = &mut Random(seed + case as u64);
+        let folder = Folder::new();
+        let bytes = random.bytes(n * 100);
+        let input = folder.put("in/a", &bytes);
+        let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
+        let name = format!("{n} records, seed {}", seed + case as u64);
+
+        let path = folder.path("out/stream");
+        let output = Output::Stream { name: path.clone(), file: File::create(&path).unwrap() };
+        let job = folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input)).output(output).threads(3);
+        sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&fs::read(&path).unwrap(), &expected, &format!("to a file as stream, {name}"));
+
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let output =
+            Output::Stream { name: Path::new("a pipe").into(), file: File::from(std::os::fd::OwnedFd::from(writer)) };
+        let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]).output(output).threads(3);
+        let reading = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).map(|_| all)
+        });
+        sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&joined(reading).unwrap(), &expected, &format!("to a pipe, {name}"));
+        assert_eq!(folder.files(), ["in/a", "out/stream"]);
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_sort() {
+    let folder = Folder::new();
+    let input = folder.put("in/a", &Random(seed(4000)).bytes(200_000 * 100));
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let output =
+        Output::Stream { name: Path::new("a pipe").into(), file: File::from(std::os::fd::OwnedFd::from(writer)) };
+    let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]).output(output).threads(3);
+    let reading = std::thread::spawn(move || reader.read_exact(&mut [0; 1000]));
+    let error = sort(job).unwrap_err();
+    joined(reading).unwrap();
+    assert_eq!(error.errno(), Some(libc::EPIPE), "{error}");
+    assert_eq!(folder.files(), ["in/a"]);
+}
+
+#[test]
+fn from_a_stream() {
+    for n in [0, 1, 4000, 150_000] {
+        let folder = Folder::new();
+        let bytes = Random(seed(5000)).bytes(n * 100);
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let stream = datapipes_sort::Input::Stream { name: "a pipe".into(), fd: reader.into() };
+        let mut job = folder.job(RecordFormat::SORT_BENCHMARK, &[]);
+        job.inputs.push(stream);
+        let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
+        let writing = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &bytes));
+        sort(job).unwrap_or_else(|e| panic!("{n} records: {e}"));
+        joined(writing).unwrap();
+        assert_same(&folder.sorted(), &expected, &format!("{n} records"));
+    }
+}
+
+#[test]
+fn onto_its_own_input() {
+    for (n, no_uring) in [(3000, false), (200_000, false), (200_000, true)] {
+        let folder = Folder::new();
+        let bytes = Random(seed(6000)).bytes(n * 100);
+        let input = folder.put("in/a", &bytes);
+        let job =
+            folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input)).output(Output::to(&input).unwrap());
+        let config = FileBackendOptions::default().force_no_uring(no_uring);
+        datapipes_sort::sort(&machine(config), job).unwrap();
+        assert_same(
+            &fs::read(&input).unwrap(),
+            &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false),
+            "onto itself",
+        );
+        assert_eq!(folder.files(), ["in/a"]);
+    }
+}

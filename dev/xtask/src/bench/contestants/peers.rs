@@ -1,0 +1,49 @@
+//! The Python in which DuckDB and Polars live: `.venv/bench`, made on first use.
+
+use crate::steps;
+use std::path::PathBuf;
+use std::process::Command;
+
+const PACKAGES: [&str; 3] = ["duckdb", "polars", "numpy"];
+
+pub(in crate::bench) struct Python {
+    /// The interpreter, or why there is none.
+    program: Result<PathBuf, String>,
+}
+
+impl Python {
+    pub(in crate::bench) fn install() -> Self {
+        Self { program: install() }
+    }
+
+    /// The interpreter and the version of a package, or why it cannot be measured.
+    pub(in crate::bench) fn package(&self, name: &str) -> Result<(PathBuf, String), String> {
+        let program = self.program.clone()?;
+        let code = format!("import {name}; print({name}.__version__)");
+        let version = steps::first_line(Command::new(&program).args(["-c", &code]));
+        version.map(|version| (program, version)).ok_or(format!("{name} cannot be imported in .venv/bench"))
+    }
+}
+
+pub(in crate::bench) fn script(name: &str) -> PathBuf {
+    steps::root().join("dev/xtask/src/bench/contestants/peers").join(name)
+}
+
+fn install() -> Result<PathBuf, String> {
+    let folder = steps::root().join(".venv/bench");
+    let python = folder.join("bin/python");
+    let imports = PACKAGES.map(|p| format!("import {p}")).join("; ");
+    if steps::succeeds(Command::new(&python).args(["-c", &imports])) {
+        return Ok(python);
+    }
+    println!("    installing {} into {}", PACKAGES.join(", "), folder.display());
+    steps::finish(Command::new("python3").args(["-m", "venv"]).arg(&folder))
+        .map_err(|e| format!("no virtual environment: {e}"))?;
+    // One that does not install must not take the others along.
+    for package in PACKAGES {
+        if let Err(why) = steps::finish(Command::new(&python).args(["-m", "pip", "install", "-q", package])) {
+            println!("    {package} is left out: {why}");
+        }
+    }
+    Ok(python)
+}

@@ -1,0 +1,4 @@
+//! What survives a crash: records and whole states.
+
+pub(in crate::bench) mod checkpoint;
+pub(in crate::bench) mod log;

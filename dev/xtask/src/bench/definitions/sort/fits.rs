@@ -1,0 +1,42 @@
+//! 1 GB that fits into the memory budget: ASCII records and text lines, file to file.
+
+use crate::TaskResult;
+use crate::bench::contestants::sort_job::SortJob;
+use crate::bench::context::Context;
+use crate::bench::measuring::turns;
+use crate::bench::measuring::verify::Order;
+use crate::bench::records::record::{Record, Target};
+
+pub(in crate::bench) const ABOUT: &str = "1 GB that fits into 8 GiB: dpipe, GNU sort, DuckDB, Polars";
+
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
+    let bytes = context.size(1_000_000_000);
+    context.need_free(bytes * 5)?;
+    let ascii = context.generate("records-ascii", bytes)?;
+    let lines = context.generate("lines", bytes)?;
+    let budget_bytes = 8 << 30; // a limit, not a wish: --small leaves it
+    let job = |label, input, crlf| SortJob { context, input, label, order: Order::Lines, crlf, budget_bytes };
+    let jobs = [job("ASCII records", &ascii, true), job("lines", &lines, false)];
+    let mut contestants = Vec::new();
+    let mut record = context.record();
+    for job in &jobs {
+        contestants.extend([job.dpipe(&[]), job.gnu(), job.duckdb(), job.polars()]);
+        record.inputs.push(job.describe(job.label)?);
+    }
+    let as_records = SortJob { order: Order::Records, label: "ASCII as records", ..job("", &ascii, true) };
+    contestants.push(as_records.dpipe(&["--records"]));
+    turns::run(context, &contestants, None, &mut record)?;
+
+    for job in &jobs {
+        let name = |who: &str| format!("{who}, {}", job.label);
+        let peers = ["GNU sort", "DuckDB", "Polars"].map(name);
+        let wall = |peer: &String| record.median(peer, "wall_s").unwrap_or(f64::INFINITY);
+        let best = peers.iter().min_by(|a, b| wall(a).total_cmp(&wall(b))).cloned().unwrap_or_default();
+        for peer in &peers {
+            // The target is against the best of them.
+            record.compare("wall_s", peer, &name("dpipe"), (*peer == best).then_some(Target::AtLeast(2.0)));
+            record.compare("cpu_s", peer, &name("dpipe"), None);
+        }
+    }
+    Ok(record)
+}

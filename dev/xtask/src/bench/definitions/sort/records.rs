@@ -1,0 +1,54 @@
+//! 10 GB of sort-benchmark records in 2 GiB of memory.
+//!
+//! Binary records have newlines inside, so line sorters cannot take them. They are sorted by dpipe
+//! alone, beside the I/O floor. The ASCII form (98 printable bytes and CRLF) is sorted by all as
+//! lines; dpipe also sorts it as records of 100 bytes, which compares less of each (its first 10
+//! bytes), so that row stands beside no peer.
+
+use crate::TaskResult;
+use crate::bench::contestants::floor::Floor;
+use crate::bench::contestants::sort_job::SortJob;
+use crate::bench::context::Context;
+use crate::bench::measuring::turns;
+use crate::bench::measuring::verify::Order;
+use crate::bench::records::record::{Record, Target};
+
+pub(in crate::bench) const ABOUT: &str =
+    "10 GB of 100-byte records in 2 GiB: dpipe, GNU sort, DuckDB, Polars, the I/O floor";
+
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
+    let bytes = context.size(10_000_000_000);
+    context.need_free(bytes * 5)?; // two inputs, spills of up to one input and a half, the output
+    let binary = context.generate("records", bytes)?;
+    let ascii = context.generate("records-ascii", bytes)?;
+    let budget_bytes = context.budget(2 << 30);
+    let job = |label, input, order| SortJob { context, input, label, order, crlf: true, budget_bytes };
+    let as_records = job("binary records", &binary, Order::Records);
+    let as_ascii_records = job("ASCII as records", &ascii, Order::Records);
+    let as_lines = job("ASCII as lines", &ascii, Order::Lines);
+    let contestants = [
+        as_records.dpipe(&["--records"]),
+        as_ascii_records.dpipe(&["--records"]),
+        as_lines.dpipe(&[]),
+        as_lines.gnu(),
+        as_lines.duckdb(),
+        as_lines.polars(),
+    ];
+    let mut record = context.record();
+    record.inputs = vec![as_records.describe("binary records")?, as_lines.describe("ASCII records (CRLF lines)")?];
+    let floor = Floor::new(context, &binary.path, bytes);
+    record.notes.extend(floor.as_ref().err().map(|why| format!("the floor was not measured: {why}")));
+    turns::run(context, &contestants, floor.ok(), &mut record)?;
+
+    let [records, _, lines, gnu, duckdb, polars] = contestants.map(|c| c.name);
+    record.compare("wall_s", &gnu, &lines, Some(Target::AtLeast(6.0)));
+    record.compare("wall_s", &duckdb, &lines, Some(Target::AtLeast(4.0)));
+    record.compare("wall_s", &polars, &lines, None);
+    for peer in [&gnu, &duckdb, &polars] {
+        record.compare("cpu_s", peer, &lines, None);
+    }
+    record.share_of_floor(&records, Some(Target::AtLeast(85.0)));
+    record.limit("cpu_s", &records, Target::AtMost(20.0));
+    record.limit("peak_rss_mib", &records, Target::AtMost((budget_bytes >> 20) as f64 * 1.05));
+    Ok(record)
+}

@@ -1,0 +1,28 @@
+//! `cargo xtask ci`: what must hold before a change goes in. `.ci/run` calls this and nothing else.
+
+use crate::steps::{self, Steps, cargo, finish};
+use crate::{TaskResult, packages, shuttle, test};
+use std::process::Command;
+
+pub(crate) fn run() -> TaskResult<()> {
+    let mut steps = Steps::default();
+    steps.run("tools", tools);
+    steps.run("format", || finish(&mut cargo(&["fmt", "--all", "--check"])));
+    steps.run("clippy", || finish(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
+    steps.run("docs", || finish(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")));
+    steps.run("test", || test::run(&[]));
+    steps.run("shuttle", || shuttle::run(&[]));
+    packages::add_steps(&mut steps);
+    steps.run("demo", || finish(&mut cargo(&["run", "--release", "--", "demo", "--size", "64M", "--memory", "16M"])));
+    steps.finish()
+}
+
+/// A bare toolchain may lack rustfmt and clippy; rustup can add them.
+fn tools() -> TaskResult<()> {
+    for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        if !steps::succeeds(&mut cargo(&[subcommand, "--version"])) {
+            finish(Command::new("rustup").args(["component", "add", component]).current_dir(steps::root()))?;
+        }
+    }
+    Ok(())
+}

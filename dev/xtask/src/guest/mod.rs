@@ -1,0 +1,169 @@
+//! `cargo xtask guest`: the tests that need hardware which this machine lacks, in a virtual machine
+//! that has it.
+//!
+//! ```text
+//! test programs, built here ─┐
+//! kernel, modules, busybox ──┼─ archive ─ QEMU (software emulation) ─ init ─ mounts our root over 9p, read-only ─ the tests
+//! made-up hardware ──────────┘
+//! ```
+//!
+//! | guest | hardware | what runs there |
+//! |---|---|---|
+//! | `pmem` | two NVDIMMs: a DAX file system, a DAX device | conformance and tests of persistent memory, with a real `MAP_SYNC` |
+//! | `numa` | a second node, of memory alone | tests and conformance of NUMA memory |
+//!
+//! What is not shown there: that a flush was forgotten (the emulation ignores flushes), and any
+//! speed.
+
+mod archive;
+mod fetch;
+mod machines;
+mod modules;
+mod parts;
+
+use crate::TaskResult;
+use crate::steps::{cargo, root};
+use crate::tally::TestOutputParser;
+use machines::Guest;
+use parts::Parts;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// What a guest may take: a bound against hanging for ever.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+
+const HELP: &str = "\
+usage: cargo xtask guest [--fetch] [GUEST ...]
+
+  GUEST     pmem or numa; all of them by default
+  --fetch   first get what is missing with the system's package tools (apt-get and dpkg), into the cache folder
+
+It needs a QEMU for x86-64, a Linux kernel with its modules, and a static busybox. It looks for them
+  in DATAPIPES_QEMU, DATAPIPES_GUEST_KERNEL, DATAPIPES_GUEST_MODULES (a folder lib/modules/VERSION), DATAPIPES_GUEST_BUSYBOX;
+  in a folder into which packages were extracted: DATAPIPES_GUEST_DIR, by default datapipes/guest in the user's cache;
+  in this system.
+";
+
+pub(crate) fn run(options: &[String]) -> TaskResult<()> {
+    if options.iter().any(|o| o == "--help" || o == "-h") {
+        print!("{HELP}");
+        return Ok(());
+    }
+    let folder = parts::folder()?;
+    // A system whose packages cannot be had lacks them as one that was never asked does: what is
+    // there is used.
+    let unfetched = match options.iter().any(|o| o == "--fetch") {
+        true => fetch::run(&folder).err(),
+        false => None,
+    };
+    let named: Vec<&str> = options.iter().map(String::as_str).filter(|o| *o != "--fetch").collect();
+    if let Some(unknown) = named.iter().find(|name| Guest::ALL.iter().all(|g| g.name() != **name)) {
+        return Err(format!("no guest is called `{unknown}`\n\n{HELP}").into());
+    }
+    let parts = match Parts::find(&folder) {
+        Ok(parts) => parts,
+        Err(why) => {
+            let why = unfetched.map_or(why.clone(), |fetching| format!("{why}; fetching: {fetching}"));
+            println!("SKIPPED: guest: {why} (`cargo xtask guest --help` says what it takes)");
+            return Ok(());
+        }
+    };
+    println!("{parts}");
+    if let Some(why) = unfetched {
+        println!("not fetched: {why}; these are used as they are");
+    }
+    let programs = programs()?;
+    let mut failed = Vec::new();
+    for guest in Guest::ALL.into_iter().filter(|g| named.is_empty() || named.contains(&g.name())) {
+        println!("==> {}", guest.name());
+        match boot(&parts, guest, &programs) {
+            Ok(()) => println!("<== {}: ok", guest.name()),
+            Err(why) => {
+                println!("<== {}: FAILED: {why}", guest.name());
+                failed.push(guest.name());
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
+}
+
+/// Builds the test programs; by the name of their target.
+fn programs() -> TaskResult<BTreeMap<String, PathBuf>> {
+    let mut command = cargo(&["test", "--no-run", "--message-format=json", "--tests"]);
+    command.args(["-p", "datapipes-core", "-p", "datapipes-dax", "-p", "datapipes"]);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err("the test programs do not build".into());
+    }
+    let mut found = BTreeMap::new();
+    for message in output.stdout.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice::<Value>(line).ok()) {
+        let (target, executable) = (message["target"]["name"].as_str(), message["executable"].as_str());
+        if let (Some(name), Some(path), Some(true)) = (target, executable, message["profile"]["test"].as_bool()) {
+            found.insert(name.to_owned(), PathBuf::from(path));
+        }
+    }
+    Ok(found)
+}
+
+/// Boots one guest, shows what its tests print, and fails unless each of its programs ran to its
+/// end and passed.
+fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> TaskResult<()> {
+    let work = root().join("target/guest");
+    std::fs::create_dir_all(&work)?;
+    let runs = guest.runs(programs)?;
+    let initial = work.join(format!("{}.cpio", guest.name()));
+    std::fs::write(&initial, machines::initial(parts, guest, &runs)?)?;
+    let mut child = guest.command(parts, &work, &initial)?.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let (over, hurry) = (std::sync::mpsc::channel::<()>(), rustix::process::Pid::from_child(&child));
+    std::thread::spawn(move || {
+        // The sender is dropped when the guest has ended.
+        if over.1.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            println!("  the guest did not end within {PATIENCE:?}, and is killed");
+            let _ = rustix::process::kill_process(hurry, rustix::process::Signal::KILL);
+        }
+    });
+    let (mut tally, mut ended, mut last) = (TestOutputParser::default(), BTreeMap::new(), Vec::new());
+    if let Some(console) = child.stdout.take() {
+        for line in BufReader::new(console).split(b'\n') {
+            let line = String::from_utf8_lossy(&line?).trim_end().to_owned();
+            if let Some((name, code)) = machines::ended(&line) {
+                ended.insert(name.to_owned(), code);
+            }
+            if tally.line(&line) {
+                println!("  {line}");
+            }
+            last.push(line);
+            if last.len() > 40 {
+                last.remove(0);
+            }
+        }
+    }
+    let status = child.wait()?;
+    drop(over.0);
+    let totals = tally.totals();
+    println!(
+        "  {}: {} passed, {} failed, {} skipped, {} not applicable",
+        guest.name(),
+        totals.passed,
+        totals.failed,
+        totals.skipped.len(),
+        totals.not_applicable.len()
+    );
+    let bad: Vec<String> = runs
+        .iter()
+        .filter_map(|run| match ended.get(&run.name) {
+            Some(0) => None,
+            Some(code) => Some(format!("{} ended with {code}", run.name)),
+            None => Some(format!("{} did not run to its end", run.name)),
+        })
+        .collect();
+    if bad.is_empty() && totals.failed == 0 && totals.passed > 0 && status.success() {
+        return Ok(());
+    }
+    println!("  the end of the console:\n    {}", last.join("\n    "));
+    Err(format!("{}; QEMU: {status}", if bad.is_empty() { "no test passed".to_owned() } else { bad.join(", ") }).into())
+}

@@ -1,0 +1,68 @@
+//! The commands a developer runs, as `cargo xtask COMMAND`. CI runs the same ones.
+
+mod bench;
+mod check_all;
+mod ci;
+mod fuzz;
+mod guest;
+mod nightly;
+mod packages;
+mod shuttle;
+mod soak;
+mod steps;
+mod tally;
+mod test;
+
+use std::process::ExitCode;
+
+/// What any command returns: the message is for a person, so a boxed error is enough here.
+pub(crate) type TaskResult<T> = Result<T, Box<dyn std::error::Error>>;
+
+pub(crate) const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  test [--release] [CARGO TEST OPTIONS]   every test, ends with passed, failed, skipped, not applicable
+  ci                                      formatting, clippy, docs, test, shuttle, packages, a small demo
+  packages                                what can be checked before publishing; 64-bit Arm, the oldest toolchain
+  miri                                    the memory code of the core under Miri (nightly)
+  asan                                    core, cpu and file backends, cache under AddressSanitizer (nightly)
+  tsan                                    core, runtime and cache under ThreadSanitizer (nightly, rust-src)
+  fuzz [SECONDS]                          each fuzz target for SECONDS (default 30)
+  shuttle [SCHEDULES] [NAME]              queue and runtime under SCHEDULES random schedules a test (default 2000)
+  soak [--minutes N] [--seed S]           random pipes, faults, forks, leaving clients for N minutes (default 10)
+  guest [NAMES] [--fetch]                 tests on hardware that is absent here, in virtual machines that have it
+  bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
+  check-all [COMMANDS]                    all of the above with short settings, and a table of what passed
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let outcome = match command.as_str() {
+        "test" => test::run(&rest),
+        "ci" => ci::run(),
+        "packages" => packages::run(&rest),
+        "miri" => nightly::miri(),
+        "asan" => nightly::asan(),
+        "tsan" => nightly::tsan(),
+        "fuzz" => fuzz::run(&rest),
+        "shuttle" => shuttle::run(&rest),
+        "soak" => soak::run(&rest),
+        "guest" => guest::run(&rest),
+        "bench" => bench::run(&rest),
+        "check-all" => check_all::run(&rest),
+        "" | "help" | "-h" | "--help" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => Err(format!("unknown command `{other}`\n\n{HELP}").into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `cargo xtask test`: every test there is, then one line that sums them up.
+//!
+//! The dev profile is used (the workspace sets opt-level 1 there): it keeps the debug assertions
+//! and overflow checks, which are half of what the tests are for, and it builds in a third of the
+//! time of a release build. `--release` is passed on for those who want it.
+
+use crate::tally::{TestOutputParser, by_reason};
+use crate::{TaskResult, steps};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// What the tests lean on beyond a Rust toolchain; what is absent leads to skipped cases, named at
+/// the end.
+const TOOLS: [(&str, &str); 4] =
+    [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
+
+/// How long test programs may print nothing. It is far more than a test takes or a crate needs to be
+/// built: a test that waits for ever is ended, and fails.
+const SILENCE: Duration = Duration::from_secs(15 * 60);
+
+pub(crate) fn run(options: &[String]) -> TaskResult<()> {
+    for (tool, purpose) in TOOLS {
+        let version = steps::first_line(Command::new(tool).arg("--version"));
+        println!("{tool} ({purpose}): {}", version.as_deref().unwrap_or("not found"));
+    }
+    let (cargo_options, test_options) = match options.iter().position(|o| o == "--") {
+        Some(at) => (&options[..at], &options[at + 1..]),
+        None => (options, &[][..]),
+    };
+    let chosen = cargo_options.iter().any(|o| o.starts_with("-p") || o.starts_with("--package"));
+    let mut command = steps::cargo(&["test", "--no-fail-fast"]);
+    // A developer at work on one crate may name it; otherwise all of them.
+    command.args((!chosen).then_some("--workspace"));
+    // Without --show-output libtest would swallow the SKIPPED lines of tests that then count as
+    // passed.
+    command.args(cargo_options).args(["--", "--show-output"]).args(test_options);
+    if std::io::stdout().is_terminal() {
+        command.env("CARGO_TERM_COLOR", "always");
+    }
+    stream_within(&mut command, SILENCE)
+}
+
+/// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an
+/// error: a filter that matches nothing must not look like success.
+pub(crate) fn stream(command: &mut Command) -> TaskResult<()> {
+    stream_within(command, Duration::MAX)
+}
+
+/// As [`stream`], and ends the programs that print nothing for this long.
+fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let output = Mutex::new((TestOutputParser::default(), Instant::now()));
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (over, is_over) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let readers = [
+            scope.spawn(|| _ = out.map(|out| follow(out, &output))),
+            scope.spawn(|| _ = err.map(|err| follow(err, &output))),
+        ];
+        let (output, pid) = (&output, child.id());
+        scope.spawn(move || end_the_silent(pid, silence, output, &is_over));
+        readers.into_iter().for_each(|reader| _ = reader.join());
+        drop(over);
+    });
+    let status = child.wait()?;
+    let totals = output.into_inner().map_err(|_| "a reader of the test output panicked")?.0.totals();
+
+    println!();
+    for line in by_reason(&totals.not_applicable) {
+        println!("not applicable, {line}");
+    }
+    for line in by_reason(&totals.skipped) {
+        println!("skipped, {line}");
+    }
+    let mut failed = totals.failed;
+    if totals.unfinished_programs > 0 {
+        println!("{} test program(s) ended without a result, counted as failed", totals.unfinished_programs);
+        failed += totals.unfinished_programs;
+    } else if failed == 0 && !status.success() {
+        println!("cargo test: {status}, counted as one failure (see above; a build error?)");
+        failed = 1;
+    }
+    let (passed, skipped, not_applicable) = (totals.passed, totals.skipped.len(), totals.not_applicable.len());
+    println!("{passed} passed, {failed} failed, {skipped} skipped, {not_applicable} not applicable");
+    match (failed, passed + skipped + not_applicable) {
+        (0, 0) => Err("no test ran".into()),
+        (0, _) => Ok(()),
+        _ => Err("tests failed".into()),
+    }
+}
+
+/// What was printed, added up, and when the last line came.
+type Heard = Mutex<(TestOutputParser, Instant)>;
+
+/// Ends what `cargo` runs whenever nothing was printed for so long, until the output is over. `cargo`
+/// goes on with the next program.
+fn end_the_silent(cargo: u32, silence: Duration, heard: &Heard, is_over: &Receiver<()>) {
+    while is_over.recv_timeout(silence.min(Duration::from_secs(1))) == Err(RecvTimeoutError::Timeout) {
+        let Ok(mut heard) = heard.lock() else { return };
+        if heard.1.elapsed() >= silence {
+            println!("FAILED: nothing was printed for {silence:?}: what runs is ended");
+            children(cargo).into_iter().for_each(end);
+            heard.1 = Instant::now();
+        }
+    }
+}
+
+/// Kills a process and all that it started.
+fn end(pid: u32) {
+    let started = children(pid);
+    if let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed()) {
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    started.into_iter().for_each(end);
+}
+
+/// The processes that each thread of a process started.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+fn follow(from: impl Read, heard: &Heard) {
+    let mut reader = BufReader::new(from);
+    let mut bytes = Vec::new();
+    while reader.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
+        let line = String::from_utf8_lossy(&bytes);
+        let line = line.trim_end_matches(['\n', '\r']);
+        // The lock is also what keeps lines of the two streams whole on the terminal.
+        let Ok(mut heard) = heard.lock() else { return };
+        heard.1 = Instant::now();
+        if heard.0.line(line) {
+            let mut out = std::io::stdout().lock();
+            // A closed terminal must not stop the count.
+            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+        }
+        bytes.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_ended_and_fails() {
+        let mut command = Command::new("sh");
+        // The shell is in the place of `cargo`, and goes on after what it started was killed.
+        command
+            .args(["-c", "echo running 1 test; sh -c 'sleep 1000; true'; echo running 0 tests; echo test result: ok."]);
+        let error = stream_within(&mut command, Duration::from_millis(300)).unwrap_err();
+        assert_eq!(error.to_string(), "tests failed");
+    }
+}

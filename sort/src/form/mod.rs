@@ -1,6 +1,0 @@
-//! The first phase: the input is read into slots, and each is sorted.
-
-pub(crate) mod gather;
-pub(crate) mod phase;
-pub(crate) mod sample_sort;
-pub(crate) mod slot;

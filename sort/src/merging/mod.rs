@@ -1,4 +1,0 @@
-//! The second phase: sorted runs become one.
-
-pub(crate) mod merge;
-pub(crate) mod passes;

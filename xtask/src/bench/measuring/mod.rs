@@ -1,7 +1,0 @@
-//! How turns are taken, and what a run is judged by.
-
-pub(super) mod machine;
-pub(super) mod measure;
-pub(super) mod page_cache;
-pub(super) mod turns;
-pub(super) mod verify;
