@@ -30,7 +30,7 @@ leaves nothing half-written.";
 
 /// Moves, sorts, checks and explains bytes, through data pipes.
 #[derive(Debug, Parser)]
-#[command(name = "dpipe", version, about, after_help = ENDING.after(PLACES), arg_required_else_help = true)]
+#[command(name = "dpipe", version, about, after_help = ENDING.after(PLACES), arg_required_else_help = true, max_term_width = 100)]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,

@@ -42,7 +42,7 @@ fn every_kind_is_written_sorted_and_checked() {
         [("records", &["--records"]), ("records-ascii", &["--records"]), ("u64", &["--u64"]), ("lines", &[])];
     for (kind, flags) in kinds {
         let (input, sorted) = (folder.path("input"), folder.path("sorted"));
-        good(dpipe().args(["gen", kind, "24M", "--seed", "7"]).arg(&input));
+        good(dpipe().args(["gen", kind, "--size", "24M", "--seed", "7"]).arg(&input));
         let before = run(dpipe().args(["check", kind, "--json"]).arg(&input));
         assert_eq!(before.status.code(), Some(1), "{kind}: what was written at random is not in order");
         let before = json(&String::from_utf8(before.stdout).unwrap());
@@ -76,7 +76,7 @@ fn every_kind_is_written_sorted_and_checked() {
 fn runs_go_where_the_list_says() {
     let folder = folder();
     let (input, sorted) = (folder.path("input"), folder.path("sorted"));
-    good(dpipe().args(["gen", "records", "24M"]).arg(&input));
+    good(dpipe().args(["gen", "records", "--size", "24M"]).arg(&input));
     let list = format!("dram:4M,{}?limit=8M,ssd:{}", folder.at().display(), folder.at().display());
     let sort = |more: &[&str]| {
         let mut command = dpipe();
@@ -110,8 +110,8 @@ fn runs_go_where_the_list_says() {
 fn sorted_streams_are_merged_as_they_come() {
     let folder = folder();
     let (one, other, fifo) = (folder.path("one"), folder.path("other"), folder.path("fifo"));
-    good(dpipe().args(["gen", "lines", "9M", "--seed", "1"]).arg(&one));
-    good(dpipe().args(["gen", "lines", "8M", "--seed", "2"]).arg(&other));
+    good(dpipe().args(["gen", "lines", "--size", "9M", "--seed", "1"]).arg(&one));
+    good(dpipe().args(["gen", "lines", "--size", "8M", "--seed", "2"]).arg(&other));
     for file in [&one, &other] {
         good(dpipe().args(["sort", "-o"]).arg(file).arg(file));
     }
@@ -134,11 +134,11 @@ fn the_same_seed_writes_the_same_bytes_by_any_number_of_threads() {
     let folder = folder();
     for kind in ["records", "records-ascii", "u64", "lines"] {
         let (one, many) = (folder.path("one"), folder.path("many"));
-        good(dpipe().args(["gen", kind, "9M", "--threads", "1"]).arg(&one));
-        good(dpipe().args(["gen", kind, "9M", "--threads", "3"]).arg(&many));
+        good(dpipe().args(["gen", kind, "--size", "9M", "--threads", "1"]).arg(&one));
+        good(dpipe().args(["gen", kind, "--size", "9M", "--threads", "3"]).arg(&many));
         let bytes = fs::read(&one).unwrap();
         assert_eq!(bytes, fs::read(&many).unwrap(), "{kind}");
-        let out = run(dpipe().args(["gen", kind, "9M", "-"]));
+        let out = run(dpipe().args(["gen", kind, "--size", "9M", "-"]));
         assert!(out.status.success());
         assert_eq!(bytes, out.stdout, "{kind}: to the standard output");
     }
@@ -171,7 +171,7 @@ fn lines_are_sorted_as_by_the_system() {
 fn runs_are_compressed_by_the_program_that_is_named() {
     let folder = folder();
     let (input, sorted) = (folder.path("input"), folder.path("sorted"));
-    good(dpipe().args(["gen", "lines", "40M"]).arg(&input));
+    good(dpipe().args(["gen", "lines", "--size", "40M"]).arg(&input));
     let sort = |options: &[&str]| {
         let mut command = dpipe();
         command.args(["sort", "-S16M", "-T"]).arg(folder.at()).args(options).arg(&input).arg("-o").arg(&sorted);
@@ -288,12 +288,12 @@ fn mistakes_are_named() {
     let absent = folder.path("absent");
     for (args, said) in [
         (vec!["copy", "tape:0", "x"], "tape"),
-        (vec!["gen", "novels", "1M", "x"], "novels"),
-        (vec!["gen", "u64", "1X", "x"], "1X"),
+        (vec!["gen", "novels", "--size", "1M", "x"], "novels"),
+        (vec!["gen", "u64", "--size", "1X", "x"], "1X"),
         (vec!["copy", "dram:", "dram:"], "size"),
         (vec!["sort", "--frobnicate"], "frobnicate"),
         (vec!["copy", "dram:1K", "/dev/null"], "/dev/null"),
-        (vec!["gen", "u64", "1K", "/no/such/folder/x"], "/no/such/folder"),
+        (vec!["gen", "u64", "--size", "1K", "/no/such/folder/x"], "/no/such/folder"),
     ] {
         let error = bad(dpipe().args(&args).current_dir(folder.at()), 2);
         assert!(error.contains(said), "{args:?}: {error}");
@@ -330,8 +330,8 @@ fn a_signal_ends_it_and_leaves_nothing() {
     assert_eq!(folder.names().unwrap(), ["output"]);
     // A reader that does not read: the output is full, and all inputs are files.
     let long = folder.path("long");
-    good(dpipe().args(["gen", "lines", "4M"]).arg(&long));
-    good(dpipe().args(["gen", "lines", "30M"]).arg(folder.path("longer")));
+    good(dpipe().args(["gen", "lines", "--size", "4M"]).arg(&long));
+    good(dpipe().args(["gen", "lines", "--size", "30M"]).arg(folder.path("longer")));
     // Or a program for runs that does nothing.
     let stalls = folder.path("stalls");
     fs::write(&stalls, "#!/bin/sh\nexec sleep 40\n").unwrap();
@@ -393,7 +393,7 @@ fn persistent_memory_and_nodes_are_places_to_copy_to_and_from() {
     let folder = folder();
     let (input, back) = (folder.path("input"), folder.path("back"));
     let pmem = format!("pmem:{}?emulated", folder.path("pmem").display());
-    good(dpipe().args(["gen", "u64", "3M"]).arg(&input));
+    good(dpipe().args(["gen", "u64", "--size", "3M"]).arg(&input));
     let copy =
         |from: &str, to: &str, more: &[&str]| run(dpipe().args(["copy", "--verify", "--json", from, to]).args(more));
     let path = |path: &Path| path.to_str().unwrap().to_owned();

@@ -55,8 +55,8 @@ fn a_closed_standard_output_is_an_error_wherever_something_is_written() {
         "$D sort --help",
         "$D sort --version",
         "$D sort -o sorted --json f",
-        "$D gen lines 1K -",
-        "$D gen lines 1K made",
+        "$D gen lines --size 1K -",
+        "$D gen lines --size 1K made",
         "$D check u64 u64",
         "$D check u64 u64 --json",
         "$D copy f copied",
@@ -216,7 +216,7 @@ fn a_folder_as_the_output_is_no_place_for_runs() {
 fn a_reader_that_goes_away() {
     let folder = scene();
     fs::write(folder.path("long"), "line\n".repeat(200_000)).unwrap();
-    for line in ["$D sort long", "$D sort -m long", "$D gen lines 10M -", "$D sort -u -k1,1 -s long long"] {
+    for line in ["$D sort long", "$D sort -m long", "$D gen lines --size 10M -", "$D sort -u -k1,1 -s long long"] {
         if line.contains("-u") {
             continue;
         }

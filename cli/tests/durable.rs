@@ -56,7 +56,7 @@ fn lines_are_appended_acknowledged_read_and_released() {
     assert_eq!((&stat["intact"], &stat["first"], &stat["next"]), (&true.into(), &1.into(), &3006.into()), "{stat}");
     assert!(stat["segments"].as_u64().unwrap() > 2, "{stat}");
     let (said, _) = ends(dpipe(&["log", "release", "--before", "2000"], &dir), 0);
-    assert!(said.contains("given back") && !said.starts_with('0'), "{said}");
+    assert!(said.contains("released") && !said.starts_with('0'), "{said}");
     let (_, why) = ends(dpipe(&["log", "read", "--first", "5"], &dir), 2);
     assert!(why.contains("were released"), "{why}");
     // A damaged byte in the middle: what is before it is shown, and then an error.

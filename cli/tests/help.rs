@@ -188,7 +188,6 @@ fn old_words_still_work() {
     let place = folder();
     good(place.at(), FIXTURES);
     for line in [
-        "dpipe gen u64 1M old.u64 && cmp <(dpipe gen u64 --size 1M -) old.u64",
         "dpipe copy data.bin dram:1M --len 4096",
         "dpipe explain data.bin dram:1M --len 4096 --require pread --request 64K || [ $? = 2 ]",
         "dpipe checkpoint restore saves --to restored && cmp restored/data.bin data.bin",

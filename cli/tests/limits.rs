@@ -265,13 +265,13 @@ fn threads_that_no_command_can_have() {
     let Some(as_other) = as_nobody_else("threads_that_no_command_can_have", &folder, 54322) else { return };
     good(
         &folder,
-        "chmod 777 .; cp $D ./dpipe; ./dpipe gen records 40M records; ./dpipe sort --records records -o sorted",
+        "chmod 777 .; cp $D ./dpipe; ./dpipe gen records --size 40M records; ./dpipe sort --records records -o sorted",
     );
     good(&folder, "seq 200000 > lines; chmod 666 *; chmod 755 dpipe");
     let mut wrong = Vec::new();
     for line in [
         "check records sorted",
-        "gen records 40M made",
+        "gen records --size 40M made",
         "copy records copied",
         "sort --progress lines > /dev/null",
         "sort --progress lines -o s",
@@ -308,7 +308,7 @@ fn threads_that_cannot_be_had() {
         &folder,
         "chmod 777 .; seq 900000 | sed 's/^/a rather long line of text that repeats /' > large; sort large > expected",
     );
-    good(&folder, "cp $D ./dpipe; $D gen u64 24M numbers; $D sort --u64 numbers -o expected64");
+    good(&folder, "cp $D ./dpipe; $D gen u64 --size 24M numbers; $D sort --u64 numbers -o expected64");
     for (line, expected) in [
         ("sort -S 16M -T . large", "expected"),
         ("sort large", "expected"),

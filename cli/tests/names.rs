@@ -153,7 +153,7 @@ fn sorting_where_files_need_names() {
     const TEST: &str = "sorting_where_files_need_names";
     let Some(bind) = mounted(TEST) else { return };
     let view = bind.at();
-    let made = Command::new(DPIPE).args(["gen", "lines", "40M"]).arg(view.join("in")).output().unwrap();
+    let made = Command::new(DPIPE).args(["gen", "lines", "--size", "40M"]).arg(view.join("in")).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let sum = || {
         let checked = Command::new(DPIPE).args(["check", "lines", "--json"]).arg(view.join("in")).output().unwrap();

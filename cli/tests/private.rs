@@ -63,7 +63,7 @@ fn targets(what: &str, new: u32, command: impl Fn(&str) -> String) {
 
 #[test]
 fn generated_files() {
-    targets("gen", 0o644, |to| format!("gen records 1M {to}"));
+    targets("gen", 0o644, |to| format!("gen records --size 1M {to}"));
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The kinds of data that `gen` writes and `check` knows: those of the testkit, with their orders.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 pub(crate) use datapipes_data::generate::DataKind;
-use datapipes_data::generate::{NumberType, UnknownKind};
+use datapipes_data::generate::NumberType;
 use datapipes_data::validate::DataFormat;
 
-/// The kind of a name.
-pub(crate) fn parse(name: &str) -> Result<DataKind, String> {
-    name.parse().map_err(|e: UnknownKind| e.to_string())
+/// Returns the parser of a kind's name. Shells complete the names.
+pub(crate) fn parser() -> impl TypedValueParser<Value = DataKind> {
+    PossibleValuesParser::new(DataKind::all().map(|kind| kind.to_string())).try_map(|name| name.parse::<DataKind>())
 }
 
 /// Returns the format by which `check` checks a kind. For lines it is the plain order of bytes.

@@ -110,6 +110,13 @@ impl Error {
         error
     }
 
+    /// Makes the error of a source that ends, at this offset, before the span does.
+    pub fn end_of_source(operation: &'static str, context: impl Into<String>, at: u64) -> Self {
+        Error::new(ErrorKind::EndOfFile, operation, context)
+            .with_offset(at)
+            .with_advice("ask for no more than the source holds")
+    }
+
     /// Makes the error of a failed system call. The kind follows from the errno.
     pub fn os(operation: &'static str, errno: i32, context: impl Into<String>) -> Self {
         Error::new(kind_of(errno), operation, context).with_errno(errno)

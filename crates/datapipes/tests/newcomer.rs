@@ -1,5 +1,6 @@
 //! A newcomer's path: an empty crate outside the workspace adds `datapipes` with features, and runs
-//! README's ten lines, a sort, a cached read and a log.
+//! README's ten lines, a sort, a cached read and a log. The examples of the documents compile in
+//! it.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,28 @@ fn snippet(input: &Path) -> String {
     assert!(code.lines().count() <= 12 && code.contains("pipe.transfer"), "README's example has changed:\n{code}");
     assert!(code.contains("\"/data/input\""), "the example opens another file:\n{code}");
     code.replace("/data/input", input.to_str().unwrap())
+}
+
+/// Returns functions that nobody calls: the Rust examples of each page of docs/.
+fn examples_of_documents() -> String {
+    let mut code = String::new();
+    let mut pages: Vec<PathBuf> =
+        std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    pages.sort();
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|is| is == "md")) {
+        let name = page.file_stem().unwrap().to_str().unwrap();
+        let text = std::fs::read_to_string(page).unwrap();
+        for (at, block) in text.split("```rust\n").skip(1).enumerate() {
+            let block = block.split("```").next().unwrap();
+            code += &format!(
+                "#[allow(dead_code, unused)]\nfn {name}_{at}() -> datapipes::Result<()> {{\n{block}\nOk(()) }}\n"
+            );
+        }
+    }
+    for page in ["cache", "durable", "fabric", "service"] {
+        assert!(code.contains(&format!("fn {page}_0()")), "docs/{page}.md has no example");
+    }
+    code
 }
 
 fn root() -> PathBuf {
@@ -80,14 +103,17 @@ fn an_empty_crate_uses_the_library() {
     std::fs::write(&input, &bytes).unwrap();
     let manifest = format!(
         "[package]\nname = \"newcomer\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
-         datapipes = {{ path = {:?}, features = [\"sort\", \"cache\", \"log\"] }}\n",
+         datapipes = {{ path = {:?}, features = [\"sort\", \"cache\", \"log\", \"fabric\", \"service\"] }}\n",
         env!("CARGO_MANIFEST_DIR")
     );
     std::fs::write(dir.join("Cargo.toml"), manifest).unwrap();
     // The versions are those of the workspace: nothing is fetched.
     std::fs::copy(root().join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
-    let code =
-        format!("fn ten_lines() -> datapipes::Result<()> {{\n{}\nlet _ = bytes; Ok(())\n}}\n{REST}", snippet(&input));
+    let code = format!(
+        "fn ten_lines() -> datapipes::Result<()> {{\n{}\nlet _ = bytes; Ok(())\n}}\n{}{REST}",
+        snippet(&input),
+        examples_of_documents()
+    );
     std::fs::write(dir.join("src/main.rs"), code).unwrap();
     let mut command = Command::new(env!("CARGO"));
     command.args(["run", "--offline", "--quiet", "--"]).arg(&input).arg(&output).arg(dir.join("log"));

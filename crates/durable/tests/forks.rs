@@ -36,8 +36,7 @@ fn a_child_writes_nothing_into_its_parents_log() {
     let log = log.into_inner().unwrap();
     assert_eq!(log.append_durable(b"three").unwrap(), pending + 1);
     log.close().unwrap();
-    let records: Vec<_> =
-        LogReader::open(&machine, &(std::sync::Arc::new(LogFolder::at(&machine, &dir)) as _), 0).unwrap().collect();
+    let records: Vec<_> = LogReader::open(&machine, &LogFolder::at(&machine, &dir), 0).unwrap().collect();
     let records: Vec<_> = records.into_iter().map(|record| record.unwrap().payload).collect();
     assert_eq!(records, [&b"one"[..], b"two", b"three"]);
 }

@@ -24,7 +24,7 @@ fn storage(machine: &Machine, dir: &Path) -> Arc<dyn SegmentStorage> {
 }
 
 fn read(machine: &Machine, dir: &Path) -> Result<Vec<LogRecord>> {
-    LogReader::open(machine, &storage(machine, dir), 0)?.collect()
+    LogReader::open(machine, &*storage(machine, dir), 0)?.collect()
 }
 
 fn segment(dir: &Path, number: u64) -> PathBuf {
@@ -62,7 +62,7 @@ fn what_was_appended_is_read() {
     log.close().unwrap();
     assert_eq!(read(&machine, &dir).unwrap(), now);
     let from: Vec<LogRecord> =
-        LogReader::open(&machine, &storage(&machine, &dir), 42).unwrap().collect::<Result<_>>().unwrap();
+        LogReader::open(&machine, &*storage(&machine, &dir), 42).unwrap().collect::<Result<_>>().unwrap();
     assert_eq!(from, now[41..]);
 }
 
@@ -98,7 +98,7 @@ fn a_log_continues_after_it_was_closed_dropped_or_leaked() {
         }
         assert_eq!(read(&machine, &dir).unwrap(), expected(number, 500), "turn {turn}");
     }
-    let summary = examine(&machine, &storage(&machine, &dir)).unwrap();
+    let summary = examine(&machine, &*storage(&machine, &dir)).unwrap();
     assert_eq!((summary.first, summary.next, summary.epoch), (1, number + 1, 9));
     assert!(summary.segments >= 2, "{summary:?}");
 }
@@ -313,7 +313,7 @@ fn a_file_that_was_cut_is_damaged_wherever_it_was_cut() {
             let mut said = vec![open(&case.machine, &case.dir, options).map(drop).unwrap_err()];
             if cut % 8 == 0 || cut < 4096 {
                 said.push(case.read(&all, &name).map(drop).unwrap_err());
-                said.push(examine(&case.machine, &place).map(drop).unwrap_err());
+                said.push(examine(&case.machine, &*place).map(drop).unwrap_err());
             }
             for error in said {
                 let wanted = if cut < 4096 { 0 } else { cut as u64 };
@@ -324,7 +324,7 @@ fn a_file_that_was_cut_is_damaged_wherever_it_was_cut() {
             // The rest can still be read, up to the cut.
             if cut >= 4096 && cut % 8 == 0 {
                 let left: Vec<LogRecord> =
-                    LogReader::open(&case.machine, &place, 0).unwrap().map_while(Result::ok).collect();
+                    LogReader::open(&case.machine, &*place, 0).unwrap().map_while(Result::ok).collect();
                 assert!(left[..] == all[..left.len()] && (cut < used || left == all), "{name}");
             }
         }

@@ -24,8 +24,8 @@ fn open(machine: &Machine, dir: &Path) -> Result<Log> {
 
 fn read(machine: &Machine, dir: &Path) -> Result<Vec<LogRecord>> {
     let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
-    examine(machine, &storage)?;
-    LogReader::open(machine, &storage, 0)?.collect()
+    examine(machine, &*storage)?;
+    LogReader::open(machine, &*storage, 0)?.collect()
 }
 
 /// Appends records until the log has this many segments.
@@ -247,7 +247,7 @@ fn a_reader_continues_while_a_writer_releases_segments() {
             let mut opened = 0;
             while !over.load(std::sync::atomic::Ordering::SeqCst) || opened < 20 {
                 let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(&machine, &dir));
-                let records = LogReader::open(&machine, &storage, 0).unwrap();
+                let records = LogReader::open(&machine, &*storage, 0).unwrap();
                 let numbers: Vec<u64> = records.map(|record| record.unwrap().number).collect();
                 assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
                 opened += 1;
@@ -312,7 +312,7 @@ fn segments_released_while_a_reader_opens_them_are_not_missing() {
         let n = fill(&log, &dir, 5);
         let releases = Releases { folder: LogFolder::at(&machine, &dir), log: log.clone(), at, keep: n };
         let storage: Arc<dyn SegmentStorage> = Arc::new(releases);
-        let records: Vec<LogRecord> = LogReader::open(&machine, &storage, 0).unwrap().map(Result::unwrap).collect();
+        let records: Vec<LogRecord> = LogReader::open(&machine, &*storage, 0).unwrap().map(Result::unwrap).collect();
         assert_eq!(records.last().unwrap().number, n, "released at {at}");
         // A segment that is missing in the middle is an error.
         let log = Arc::into_inner(log);

@@ -17,7 +17,7 @@ fn options() -> LogOptions {
 
 fn read(machine: &Machine, model: &Model) -> Result<Vec<LogRecord>> {
     let storage: Arc<dyn SegmentStorage> = Arc::new(model.clone());
-    LogReader::open(machine, &storage, 0)?.collect()
+    LogReader::open(machine, &*storage, 0)?.collect()
 }
 
 /// Makes a payload that no other record of the test has. Lengths often differ by a mark's 40 bytes,

@@ -19,7 +19,7 @@ fn options() -> LogOptions {
 
 fn read(machine: &Machine, dir: &Path) -> Result<Vec<LogRecord>> {
     let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
-    LogReader::open(machine, &storage, 0)?.collect()
+    LogReader::open(machine, &*storage, 0)?.collect()
 }
 
 /// The outcome of the n-th write from now; reads and other writes succeed.

@@ -114,7 +114,7 @@ impl SegmentStorage for Panicky {
 
 fn read(machine: &Machine, dir: &PathBuf) -> Vec<LogRecord> {
     let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
-    LogReader::open(machine, &storage, 0).unwrap().collect::<Result<_>>().unwrap()
+    LogReader::open(machine, &*storage, 0).unwrap().collect::<Result<_>>().unwrap()
 }
 
 #[test]

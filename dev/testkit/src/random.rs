@@ -1,21 +1,26 @@
 //! Seeds of tests, and what follows from them.
 
-/// The variable that replays a seed of any test.
+use std::hash::{BuildHasher, RandomState};
+
+/// The variable that replays a seed of any test, or asks for seeds that nobody has tried.
 const VARIABLE: &str = "DATAPIPES_SEED";
 
-/// Returns the seed that the environment asks for (`DATAPIPES_SEED`), to replay a failure.
+/// Returns the seed that the environment asks for: `DATAPIPES_SEED=7` replays a failure, and
+/// `DATAPIPES_SEED=random` returns another seed at each call.
 ///
 /// # Panics
-/// If the variable is set and is no number: another seed would replay nothing.
+/// If the variable is set and is neither: another seed would replay nothing.
 pub fn replayed_seed() -> Option<u64> {
     let text = std::env::var(VARIABLE).ok()?;
     match text.parse() {
         Ok(seed) => Some(seed),
+        Err(_) if text == "random" => Some(RandomState::new().hash_one(0) >> 32),
         Err(e) => panic!("{VARIABLE}={text} is no seed: {e}"),
     }
 }
 
-/// Returns the seed of a test: the one to replay, else this one. Tests name it where they fail.
+/// Returns the seed of a test: the one that the environment asks for, else this one, so that a run
+/// repeats the last one. Tests name it where they fail.
 pub fn seed(default: u64) -> u64 {
     replayed_seed().unwrap_or(default)
 }

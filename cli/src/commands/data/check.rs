@@ -42,7 +42,7 @@ const ENDING: Ending = Ending {
 #[command(after_help = ENDING.after(&kind::help()))]
 pub(crate) struct Args {
     /// Kind of data in the file; the list is below
-    #[arg(value_parser = kind::parse)]
+    #[arg(value_parser = kind::parser(), hide_possible_values = true)]
     kind: DataKind,
     /// File to check; `-` is the standard input
     file: PathBuf,

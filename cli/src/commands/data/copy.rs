@@ -47,8 +47,10 @@ other end, the bytes go through it again and again, which tests the bandwidth.",
 #[command(after_help = ENDING.text())]
 pub(crate) struct Args {
     /// Place to copy from
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
     source: String,
     /// Place to copy to: a new file, a file to replace, a folder, a block device, memory
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
     target: String,
     /// Bytes to move [default: all of the source]
     #[arg(long, alias = "len", value_name = "SIZE", value_parser = parse_size)]

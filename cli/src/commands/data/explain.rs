@@ -30,8 +30,10 @@ Nothing is moved or created. It is an error (2) if no route meets the demands.",
 #[command(after_help = ENDING.text())]
 pub(crate) struct Args {
     /// Place that the bytes would come from
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
     source: String,
     /// Place that they would go to; for a file that does not exist its folder counts
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
     target: String,
     /// Bytes of a typical transfer [default: all of the source, or 64M]
     #[arg(long, alias = "len", value_name = "SIZE", value_parser = parse_size)]

@@ -46,18 +46,16 @@ const ENDING: Ending = Ending {
 
 /// Writes data to sort. The file appears under its name when it is complete and synced.
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "dpipe gen [OPTIONS] --size <SIZE> <KIND> <FILE>", after_help = ENDING.after(&kind::help()))]
+#[command(after_help = ENDING.after(&kind::help()))]
 pub(crate) struct Args {
     /// Kind of data to write; the list is below
-    #[arg(value_parser = kind::parse)]
+    #[arg(value_parser = kind::parser(), hide_possible_values = true)]
     kind: DataKind,
     /// File to write; `-` is the standard output
-    // `gen KIND SIZE FILE`, without --size, is the older form.
-    #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
-    file: Vec<PathBuf>,
+    file: PathBuf,
     /// Bytes to write; only whole records and numbers are written, so there may be a little less
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    size: Option<u64>,
+    size: u64,
     /// Seed of the data: the same seed gives the same bytes; `records` and `records-ascii` are
     /// gensort's, which have none
     #[arg(long, default_value_t = 0)]
@@ -81,23 +79,8 @@ struct Outcome {
     bytes_per_second: f64,
 }
 
-impl Args {
-    /// The size and the file, from `--size SIZE FILE` or from the older `SIZE FILE`.
-    fn size_and_file(&self) -> Result<(u64, &Path)> {
-        let bad = |why: String| {
-            Error::new(ErrorKind::InvalidInput, "gen", why).with_advice("give `dpipe gen KIND --size SIZE FILE`")
-        };
-        match (self.size, &self.file[..]) {
-            (Some(size), [file]) => Ok((size, file)),
-            (None, [size, file]) => Ok((parse_size(&size.to_string_lossy()).map_err(bad)?, file)),
-            (None, _) => Err(bad("no size is given".into())),
-            (Some(_), _) => Err(bad("more than one file is given".into())),
-        }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
-    let (size, file) = args.size_and_file()?;
+    let (size, file) = (args.size, &args.file);
     let source =
         Generator::new(args.kind, Amount::Bytes(size)).with_seed(args.seed).with_first_record(u128::from(args.begin));
     let bytes = source.len_bytes();

@@ -39,7 +39,7 @@ impl<'a> Steps<'a> {
     /// Writes the input.
     pub(super) fn generate(&self, size: u64, input: &Path) -> Result<Usage> {
         let mut command = Command::new(&self.dpipe);
-        command.args(["gen", "records-ascii", &size.to_string()]).arg(input);
+        command.args(["gen", "records-ascii", "--size", &size.to_string()]).arg(input);
         Ok(child::run(&mut command)?.0)
     }
 

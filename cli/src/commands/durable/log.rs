@@ -4,7 +4,6 @@ mod bench;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use datapipes::{Error, ErrorKind, Machine, Result};
 use datapipes_durable::log::{Log, LogFolder, LogOptions, LogReader, SegmentStorage, examine};
@@ -99,7 +98,7 @@ struct Append {
     /// Do not print the numbers
     #[arg(long, short)]
     quiet: bool,
-    /// Print JSON at the end instead of the numbers: records, bytes, batches, acknowledged and others
+    /// Print JSON at the end instead of the numbers: records, payload_bytes, written_bytes, batches, ...
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -137,6 +136,9 @@ struct Release {
     /// Number of the first record that is still needed
     #[arg(long, value_name = "N")]
     before: u64,
+    /// Print JSON: segments
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -147,10 +149,6 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         Action::Release(args) => release(args),
         Action::Bench(args) => bench::run(args),
     }
-}
-
-fn storage(machine: &Machine, dir: &Path) -> Arc<dyn SegmentStorage> {
-    Arc::new(LogFolder::at(machine, dir))
 }
 
 /// Lines that are there already go together; before this waits for more, all are durable. A signal
@@ -205,7 +203,7 @@ fn read(args: &Read) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let mut out = std::io::BufWriter::with_capacity(1 << 20, standard_streams::output()?);
     let failed = |e: std::io::Error| Error::io("write", e, standard_streams::OUTPUT);
-    for record in LogReader::open(&machine, &storage(&machine, &args.dir), args.first)? {
+    for record in LogReader::open(&machine, &LogFolder::at(&machine, &args.dir), args.first)? {
         let record = match record {
             Ok(record) => record,
             Err(e) => {
@@ -240,7 +238,7 @@ struct Found {
 
 fn stat(args: &Stat) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    let found = match examine(&machine, &storage(&machine, &args.dir)) {
+    let found = match examine(&machine, &LogFolder::at(&machine, &args.dir)) {
         Ok(summary) => Found { intact: true, damage: None, summary: Some(summary) },
         Err(e) if e.kind() == ErrorKind::Corrupt => Found { intact: false, damage: Some(e.to_string()), summary: None },
         Err(e) => return Err(e),
@@ -266,14 +264,23 @@ fn stat(args: &Stat) -> Result<CommandStatus> {
     Ok(if found.intact { CommandStatus::Good } else { CommandStatus::Bad })
 }
 
+#[derive(Serialize)]
+struct Released {
+    /// Segments whose space was released.
+    segments: usize,
+}
+
 fn release(args: &Release) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    if storage(&machine, &args.dir).list()?.is_empty() {
+    if LogFolder::at(&machine, &args.dir).list()?.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, "release", format!("{} holds no log", args.dir.display())));
     }
     let log = Log::open(&machine, LogFolder::at(&machine, &args.dir), LogOptions::default())?;
     let gone = log.release_before(args.before)?;
     log.close()?;
-    print(&format!("{gone} segments were given back\n"))?;
+    match args.json {
+        true => print_json(&Released { segments: gone })?,
+        false => print(&format!("{gone} segments were released\n"))?,
+    }
     Ok(CommandStatus::Good)
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use datapipes::{Error, ErrorKind, Result, Ssd};
 use datapipes_cache::{CacheOptions, CachePolicy, ExternalChanges, FineGrained, Metrics};
 use serde::Serialize;
@@ -44,8 +45,8 @@ pub(crate) struct Args {
     /// Memory budget of the cache, with its tables
     #[arg(long, alias = "budget", default_value = "64M", value_name = "SIZE", value_parser = parse_size)]
     memory: u64,
-    /// Policy of the cache: adaptive, s3-fifo, sieve, w-tiny-lfu, pipette
-    #[arg(long, default_value = "adaptive", value_name = "NAME", value_parser = parse_policy)]
+    /// Policy of the cache
+    #[arg(long, default_value = "adaptive", value_name = "NAME", value_parser = policy_parser())]
     policy: CachePolicy,
     /// Reads in one call of the cache
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = parse_count::<usize>)]
@@ -75,8 +76,9 @@ fn parse_load(text: &str) -> std::result::Result<Load, String> {
     phases(text).map(Load)
 }
 
-fn parse_policy(text: &str) -> std::result::Result<CachePolicy, String> {
-    text.parse().map_err(|e: Error| e.to_string())
+/// Returns the parser of a policy's name. Shells complete the names.
+fn policy_parser() -> impl TypedValueParser<Value = CachePolicy> {
+    PossibleValuesParser::new(CachePolicy::ALL.map(CachePolicy::name)).try_map(|name| name.parse::<CachePolicy>())
 }
 
 /// Other sizes, another order of popularity, none at all, and back.

@@ -190,7 +190,7 @@ impl KernelCopy {
                 // This is the end of the file, or a file system with a server stopped before it and
                 // would do so again.
                 Ok(0) => match self.copy_by_hand(from, to, len, counters).map_err(at)? {
-                    0 => return Err(at(Error::new(ErrorKind::EndOfFile, "copy", self.pair()))),
+                    0 => return Err(at(Error::end_of_source("copy", self.pair(), from))),
                     n => (done, tries) = (done.saturating_add(n), 0),
                 },
                 Ok(n) => {

@@ -196,7 +196,8 @@ impl Client {
     /// The same as for [`datapipes_core::Runtime::connect_fd_with`], and refusals of the service:
     /// `PermissionDenied` if a descriptor lacks a right that its role needs; `InvalidInput` for a
     /// descriptor that is neither a file nor sealed memory, and for a target in memory that may
-    /// grow ([`PlaceSpec::File`]); `Busy` if a limit is reached; `Unavailable` if the service is
+    /// grow ([`PlaceSpec::File`]); `Busy` if a limit is reached; `InvalidInput` for a
+    /// `connect.queue`, which only a runtime of this process has; `Unavailable` if the service is
     /// gone or stops.
     pub fn connect_pipe(
         &self,
@@ -204,6 +205,10 @@ impl Client {
         target: &ClientPlace<'_>,
         ask: &ConnectFdOptions,
     ) -> Result<ClientPipe> {
+        if ask.connect.queue.is_some() {
+            let why = "queue: the service's runtime has its own";
+            return Err(Error::new(ErrorKind::InvalidInput, "connect", why).with_advice("set `depth` instead"));
+        }
         let mut fds = Vec::new();
         let (from, to) = (source.spec(&mut fds), target.spec(&mut fds));
         let request = ClientRequest::Connect(Box::new(PipeSpec {

@@ -237,9 +237,7 @@ impl FileExtentReader {
             flight.got = flight.got / align * align;
             return Next::Again;
         }
-        Next::Failed(
-            Error::new(ErrorKind::EndOfFile, "read", path()).with_offset(at).with_bytes_done(u64::from(flight.got)),
-        )
+        Next::Failed(Error::end_of_source("read", path(), at).with_bytes_done(u64::from(flight.got)))
     }
 
     /// Reads one extent by pread into the first buffer.

@@ -426,7 +426,7 @@ impl JobTable {
             self.counters.retries += 1;
             return Ok(());
         }
-        Err(Error::new(ErrorKind::EndOfFile, "read", self.path()).with_offset(file_at).with_bytes_done(rest.at))
+        Err(Error::end_of_source("read", self.path(), file_at).with_bytes_done(rest.at))
     }
 
     fn fail(&mut self, slot: usize, at: u64, error: Error) {

@@ -198,7 +198,7 @@ impl Staged {
             return Ok(());
         }
         let context = format!("{} bytes of {}, which has {has}", span.len, file.path().display());
-        Err(Error::new(ErrorKind::EndOfFile, "read", context).with_offset(has.max(span.source)).with_bytes_done(0))
+        Err(Error::end_of_source("read", context, has.max(span.source)).with_bytes_done(0))
     }
 
     /// What the places did.

@@ -34,8 +34,8 @@ impl LogReader {
     /// # Errors
     /// `NotFound` if there is no log; `OutOfRange` if `from` was released already; `Corrupt` for
     /// damaged headers.
-    pub fn open(machine: &Machine, storage: &Arc<dyn SegmentStorage>, from: u64) -> Result<LogReader> {
-        let chain = chain::open(machine, &**storage, false)?;
+    pub fn open(machine: &Machine, storage: &dyn SegmentStorage, from: u64) -> Result<LogReader> {
+        let chain = chain::open(machine, storage, false)?;
         if chain.segments.is_empty() {
             let why = format!("{} holds no log", storage.name());
             return Err(Error::new(ErrorKind::NotFound, "read", why));
@@ -107,8 +107,8 @@ pub struct LogSummary {
 ///
 /// # Errors
 /// `NotFound` if there is no log; `Corrupt` with the offset if it is damaged.
-pub fn examine(machine: &Machine, storage: &Arc<dyn SegmentStorage>) -> Result<LogSummary> {
-    let chain = chain::open(machine, &**storage, false)?;
+pub fn examine(machine: &Machine, storage: &dyn SegmentStorage) -> Result<LogSummary> {
+    let chain = chain::open(machine, storage, false)?;
     let segments = &chain.segments;
     let Some(head) = segments.first().map(|s| s.header) else {
         return Err(Error::new(ErrorKind::NotFound, "read", format!("{} holds no log", storage.name())));

@@ -8,7 +8,21 @@ use datapipes_service::server::ServiceLimits;
 
 const AFTER: &str = "\
 Sizes are numbers with K, M, G, T (1024) or KB, MB, GB, TB (1000).
-Started by systemd with a socket (LISTEN_FDS), it serves that one. SIGTERM stops it: what is under way is carried out.";
+Started by systemd with a socket (LISTEN_FDS), it serves that one.
+SIGTERM and SIGINT stop it, after what is under way was carried out.
+
+Examples:
+  dpiped                                       serve this user, at the default socket
+  dpiped --socket /run/dpiped.sock --mode 666 --mapped-bytes 1G
+  dpiped --status                              what it serves, as JSON
+
+Exit status:
+  0  it was asked to stop, and every transfer was carried out
+  1  transfers were still in flight after --timeout, or a process that it needs was killed
+  2  it could not start, or the command line makes no sense";
+
+/// The defaults that do not depend on the memory.
+const DEFAULTS: ServiceLimits = ServiceLimits::new(0);
 
 /// Carries out the pipes of other processes, which pass memory and files as descriptors.
 #[derive(Debug, Parser)]
@@ -28,20 +42,20 @@ pub(crate) struct Flags {
     #[arg(long)]
     pub(crate) any_filesystem: bool,
     /// Clients at a time
-    #[arg(long, value_name = "N")]
-    clients: Option<usize>,
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.clients)]
+    clients: usize,
     /// Clients of one user at a time
-    #[arg(long, value_name = "N")]
-    clients_per_uid: Option<usize>,
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.clients_per_uid)]
+    clients_per_uid: usize,
     /// Pipes of one client
-    #[arg(long, value_name = "N")]
-    pipes: Option<usize>,
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.pipes)]
+    pipes: usize,
     /// Transfers that one client can have in flight
-    #[arg(long, value_name = "N")]
-    transfers: Option<usize>,
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.transfers)]
+    transfers: usize,
     /// Descriptors kept open for one client
-    #[arg(long, value_name = "N")]
-    descriptors: Option<usize>,
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.descriptors)]
+    descriptors: usize,
     /// Mapped memory of one client [default: a quarter of the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mapped_bytes: Option<u64>,
@@ -56,14 +70,14 @@ pub(crate) struct Flags {
     promised: Option<u64>,
     /// Milliseconds that a client may take to say hello or to read a status, and that checking the
     /// files that it passes may take
-    #[arg(long, value_name = "MS")]
-    hello_ms: Option<u64>,
+    #[arg(long, value_name = "MS", default_value_t = DEFAULTS.hello_ms)]
+    hello_ms: u64,
     /// Requests of one client in a second; a client that asks for more waits
-    #[arg(long, value_name = "N")]
-    requests: Option<u32>,
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.requests_per_s)]
+    requests: u32,
     /// Seconds that stopping may take
-    #[arg(long, value_name = "S", default_value_t = 60)]
-    pub(crate) patience: u64,
+    #[arg(long, alias = "patience", value_name = "S", default_value_t = 60)]
+    pub(crate) timeout: u64,
     /// Print the status of the running service as JSON
     #[arg(long)]
     pub(crate) status: bool,
@@ -76,17 +90,17 @@ impl Flags {
         let bytes = [memory.total_bytes, memory.limit_bytes].into_iter().flatten().min();
         let suits = bytes.map_or_else(ServiceLimits::default, ServiceLimits::new);
         ServiceLimits::default()
-            .clients(self.clients.unwrap_or(suits.clients))
-            .clients_per_uid(self.clients_per_uid.unwrap_or(suits.clients_per_uid))
-            .pipes(self.pipes.unwrap_or(suits.pipes))
-            .transfers(self.transfers.unwrap_or(suits.transfers))
-            .descriptors(self.descriptors.unwrap_or(suits.descriptors))
+            .clients(self.clients)
+            .clients_per_uid(self.clients_per_uid)
+            .pipes(self.pipes)
+            .transfers(self.transfers)
+            .descriptors(self.descriptors)
             .mapped_bytes(self.mapped_bytes.unwrap_or(suits.mapped_bytes))
             .mapped_bytes_per_uid(self.mapped_bytes_per_uid.unwrap_or(suits.mapped_bytes_per_uid))
             .all_mapped_bytes(self.all_mapped_bytes.unwrap_or(suits.all_mapped_bytes))
             .promised_bytes_per_s(self.promised.or(suits.promised_bytes_per_s))
-            .hello_ms(self.hello_ms.unwrap_or(suits.hello_ms))
-            .requests_per_s(self.requests.unwrap_or(suits.requests_per_s))
+            .hello_ms(self.hello_ms)
+            .requests_per_s(self.requests)
     }
 }
 

@@ -64,11 +64,11 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
             false
         }
     };
-    if server.stop(Duration::from_secs(flags.patience)) {
+    if server.stop(Duration::from_secs(flags.timeout)) {
         log.line(format_args!("stopped; everything under way was carried out"));
         return Ok(if asked { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    log.line(format_args!("stopped; something was still under way after {} s", flags.patience));
+    log.line(format_args!("stopped; something was still under way after {} s", flags.timeout));
     Ok(ExitCode::FAILURE)
 }
 
