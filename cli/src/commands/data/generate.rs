@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use datapipes::locator::target_kind;
 use datapipes::{
-    AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, MapOptions, Pages, Pipe, Result, Span,
-    TargetKind, Transfer,
+    AtomicFile, Constraints, Dram, Error, FileMode, Machine, MapOptions, Pages, Pipe, Result, Span, TargetKind,
+    Transfer,
 };
 use datapipes_data::generate::{Amount, Generator};
 use serde::Serialize;

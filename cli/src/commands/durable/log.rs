@@ -43,8 +43,12 @@ const STAT: Ending = Ending {
     one: Some("the log is damaged"),
     examples: &["dpipe log stat events", "dpipe log stat events --json"],
 };
-const RELEASE: Ending =
-    Ending { notes: "", zero: "the space is released", one: None, examples: &["dpipe log release events --before 2"] };
+const RELEASE: Ending = Ending {
+    notes: "",
+    zero: "the space is released",
+    one: None,
+    examples: &["dpipe log release events --before 2 --json"],
+};
 
 /// Appends records that are durable when they are acknowledged, and reads them.
 #[derive(Debug, clap::Args)]

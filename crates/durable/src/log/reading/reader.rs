@@ -1,7 +1,5 @@
 //! Reading records in order, checked.
 
-use std::sync::Arc;
-
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 use serde::Serialize;
 
