@@ -39,9 +39,11 @@
 
 mod admission;
 mod choice;
+mod choose;
 mod class;
 mod flow;
 mod meter;
+mod observe;
 mod ring;
 mod service;
 mod stats;
