@@ -2,8 +2,8 @@
 //! code, words and files over seeded options and inputs. The generator of orders and inputs is that
 //! of the engine's test.
 //!
-//! `DATAPIPES_SEED` and `LINES_CASES` choose another seed and a longer run, `GNU_SORT` another sort.
-//! Where the machine has no GNU sort the test says so and is skipped.
+//! `DATAPIPES_SEED` and `LINES_CASES` choose another seed and a longer run, `GNU_SORT` another
+//! sort. Where the machine has no GNU sort the test says so and is skipped.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 #[path = "../../crates/sort/tests/cases/mod.rs"]

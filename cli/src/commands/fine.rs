@@ -31,7 +31,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Read files under a load, and show what the cache did: hits, amplification, classes, threshold
+    /// Read files under a load, and show what the cache did: hits, amplification, classes,
+    /// threshold
     Stat(stat::Args),
     /// Look up embeddings of a recommender (the tables of Criteo Kaggle), beside the page cache
     Recommender(applications::RecommenderArgs),

@@ -93,18 +93,18 @@ back, the report goes to the standard error, and what fails under way has been w
 #[derive(Debug, clap::Args)]
 #[command(after_help = ENDING.after(TRANSFORMS))]
 pub(crate) struct Args {
-    /// Origin: generate:SIZE (made by this command and sent over TCP), tcp:HOST:PORT (what a listener
-    /// sends until it closes), file:PATH (a file, a block device or a named pipe), - (the standard
-    /// input)
+    /// Origin: generate:SIZE (made by this command and sent over TCP), tcp:HOST:PORT (what a
+    /// listener sends until it closes), file:PATH (a file, a block device or a named pipe), - (the
+    /// standard input)
     #[arg(long, default_value = "generate:256M", value_name = "ORIGIN")]
     from: Origin,
-    /// Transforms on the way, separated by commas; the list is below. If it is given more than once,
-    /// the lists follow each other
+    /// Transforms on the way, separated by commas; the list is below. If it is given more than
+    /// once, the lists follow each other
     #[arg(long, default_value = "crc32", value_name = "LIST")]
     through: Vec<String>,
-    /// File to write, or - for the standard output. A file that exists is replaced when all bytes have
-    /// arrived, and keeps its mode; a link is followed. A new file is no more readable than the file
-    /// that it came from
+    /// File to write, or - for the standard output. A file that exists is replaced when all bytes
+    /// have arrived, and keeps its mode; a link is followed. A new file is no more readable than
+    /// the file that it came from
     #[arg(long, short, alias = "to", value_name = "PATH")]
     output: Target,
     /// Where the protocol between the devices runs; all: one after the other, with a comparison
@@ -119,8 +119,8 @@ pub(crate) struct Args {
     /// How far receivers trust senders not to write a block again
     #[arg(long, value_enum, default_value_t = TrustLevel::Copy)]
     trust: TrustLevel,
-    /// Seconds, with a fraction if you like, after which to give up if no block moves, nobody answers
-    /// or writes, or the sink does not make the file durable [default: never]
+    /// Seconds, with a fraction if you like, after which to give up if no block moves, nobody
+    /// answers or writes, or the sink does not make the file durable [default: never]
     #[arg(long, alias = "patience", value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
     /// Compare only what the devices counted: neither apply the transforms once more nor read the
@@ -138,7 +138,7 @@ enum Where {
     Application,
     /// In a process beside the devices
     Central,
-    /// In the devices
+    /// In the devices themselves
     Distributed,
     /// Whichever is estimated to be best here, with reasons
     Auto,

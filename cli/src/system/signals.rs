@@ -75,8 +75,8 @@ pub(crate) fn outlive() {
     ENDING.into_iter().for_each(|signal| install(signal, nothing, false));
 }
 
-/// Installs a handler of this module. A signal that the parent chose to ignore stays ignored, unless
-/// `even_ignored`.
+/// Installs a handler of this module. A signal that the parent chose to ignore stays ignored,
+/// unless `even_ignored`.
 fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), even_ignored: bool) {
     // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set; the
     // handlers of this module only touch atomics and call what may be called in one (see there).

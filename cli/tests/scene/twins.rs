@@ -147,11 +147,11 @@ fn missing(case: &Case) -> Option<String> {
 
 /// Two programs that are to do the same.
 pub(crate) struct Twins<'a> {
-    /// For messages.
+    /// Name of the test, for messages.
     pub(crate) test: &'a str,
     /// The peer and its arguments.
     pub(crate) theirs: &'a str,
-    /// Ours.
+    /// Our program and its arguments.
     pub(crate) ours: &'a str,
     /// What all scenes have.
     pub(crate) first: &'a str,

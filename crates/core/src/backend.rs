@@ -308,7 +308,7 @@ pub struct ReadExtent {
 }
 
 impl ReadExtent {
-    /// Where it ends.
+    /// Returns the offset behind its last byte.
     #[inline]
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.len))
@@ -378,7 +378,7 @@ pub trait ExtentReader: Send {
 pub struct Job {
     /// Returned in [`JobCompletion`].
     pub token: u64,
-    /// What to move.
+    /// The bytes to move.
     pub span: Span,
     /// The lease on the source, if it is in memory.
     pub source: Option<RawLease>,

@@ -122,7 +122,8 @@ impl Error {
         Error::new(kind_of(errno), operation, context).with_errno(errno)
     }
 
-    /// Makes the error of a `std::io::Error`, which becomes its [`source`](std::error::Error::source).
+    /// Makes the error of a `std::io::Error`, which becomes its
+    /// [`source`](std::error::Error::source).
     pub fn io(operation: &'static str, error: io::Error, context: impl Into<String>) -> Self {
         match error.raw_os_error() {
             Some(errno) => Error::os(operation, errno, context),

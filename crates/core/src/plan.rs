@@ -232,8 +232,8 @@ impl Planner<'_> {
         Ok(Plan { shape, legs, route, bounce, ends: (source.clone(), target.clone()) })
     }
 
-    /// Checks that the primitives that the caller names exist: a misspelt one would be used although
-    /// it was denied.
+    /// Checks that the primitives that the caller names exist: a misspelt one would be used
+    /// although it was denied.
     fn check_names(&self) -> Result<()> {
         let Constraints { only, deny, .. } = self.constraints;
         if only.is_empty() && deny.is_empty() {

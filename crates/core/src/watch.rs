@@ -57,8 +57,8 @@ struct Known {
 /// A change in progress.
 struct Begun {
     range: Range<u64>,
-    /// Whether the change is made with the lock held, so that no other runs beside it. Until then it
-    /// blocks no other.
+    /// Whether the change is made with the lock held, so that no other runs beside it. Until then
+    /// it blocks no other.
     is_alone: bool,
 }
 

@@ -32,7 +32,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("crates/core/src/locator/atomic_file/names.rs", "the door"),
     ("crates/core/src/locator/atomic_file/target.rs", "the door"),
     ("crates/core/src/control_group.rs", "files of a control group are the kernel's"),
-    ("crates/core/src/locator/ssd.rs", "constructors for programs that write a file as they go"),
+    ("crates/core/src/locator/file/ssd.rs", "constructors for programs that write a file as they go"),
     ("crates/core/src/locator/pmem/open.rs", "persistent memory is mapped and written where it is"),
     ("crates/core/src/topology/storage/mod.rs", "a nameless file is asked for its alignments and never written"),
     ("cli/src/any_locator.rs", "persistent memory is mapped and written where it is; the file has its source's mode"),

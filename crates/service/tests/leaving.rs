@@ -93,8 +93,8 @@ fn what_a_client_left_behind_at_a_slow_rate_keeps_no_place() {
     assert_eq!(status.code(), Some(0), "{log}");
 }
 
-/// Sends requests with a descriptor until no more fit. The service takes one request per second: the
-/// others stay in the connection.
+/// Sends requests with a descriptor until no more fit. The service takes one request per second:
+/// the others stay in the connection.
 fn leave_in(raw: &Raw, fd: &OwnedFd) {
     rustix::io::ioctl_fionbio(&raw.0, true).unwrap();
     let sent = (0..100).take_while(|_| raw.send(scene::FILE_TO_MEMORY, &[fd.as_fd(), fd.as_fd()]).is_ok()).count();

@@ -2,8 +2,9 @@
 //! Beside them a client checks every byte. The service lives, the honest client is served, and
 //! nothing grows.
 //!
-//! The seed is printed and can be given again (`DATAPIPES_SEED`); `INPUTS` is the number of conversations.
-//! The fuzz target `dpiped` has the same conversations with bytes chosen by coverage.
+//! The seed is printed and can be given again (`DATAPIPES_SEED`); `INPUTS` is the number of
+//! conversations. The fuzz target `dpiped` has the same conversations with bytes chosen by
+//! coverage.
 #![allow(clippy::unwrap_used)]
 
 mod grammar;

@@ -226,7 +226,7 @@ const SMALL: u64 = 128 << 10;
 pub(crate) enum Opened {
     /// Bytes `from..to`, read by a pipe.
     Place { pipe: Box<Pipe>, from: u64, to: u64, name: PathBuf },
-    /// Read by `read`.
+    /// A stream, read by `read`.
     Stream { file: File, name: PathBuf },
 }
 

@@ -2,8 +2,8 @@
 //! sets.
 //!
 //! Each case sorts a few hundred short lines, to keep the number of processes low. Without GNU sort
-//! on the machine the test says so and is skipped. `DATAPIPES_SEED` and `TEXT_CASES` choose another seed
-//! and a longer run, `GNU_SORT` another sort.
+//! on the machine the test says so and is skipped. `DATAPIPES_SEED` and `TEXT_CASES` choose another
+//! seed and a longer run, `GNU_SORT` another sort.
 // A failed test may panic; clippy's exception for tests covers only functions with #[test].
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 

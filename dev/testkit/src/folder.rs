@@ -44,7 +44,7 @@ impl TempFolder {
         self.0.disable_cleanup(true);
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn at(&self) -> &Path {
         self.0.path()
     }

@@ -12,7 +12,7 @@ use seccompiler::{
 pub struct RefusedCall {
     /// Its number (`libc::SYS_fallocate`, say).
     pub number: i64,
-    /// What it answers.
+    /// The errno that it fails with.
     pub errno: i32,
 }
 

@@ -3,8 +3,8 @@
 //! A test that could not run a case prints `SKIPPED: name: why` where something is missing here (a
 //! tool, a right, a device), and `NOT APPLICABLE: name: why` where the case says nothing about this
 //! machine, whatever is installed. libtest knows nothing of these lines and counts the test as
-//! passed. So one whose name is that of a passed test is taken off the passed ones, and any other is
-//! one case of a larger test that did run.
+//! passed. So one whose name is that of a passed test is taken off the passed ones, and any other
+//! is one case of a larger test that did run.
 //!
 //! A test that is ignored as `run by ...` is a process of another test. It does run, with that one.
 

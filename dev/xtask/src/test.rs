@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 const TOOLS: [(&str, &str); 4] =
     [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
-/// How long test programs may print nothing. It is far more than a test takes or a crate needs to be
-/// built: a test that waits for ever is ended, and fails.
+/// How long test programs may print nothing. It is far more than a test takes or a crate needs to
+/// be built: a test that waits for ever is ended, and fails.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 pub(crate) fn run(options: &[String]) -> TaskResult<()> {
@@ -95,8 +95,8 @@ fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
 /// What was printed, added up, and when the last line came.
 type Heard = Mutex<(TestOutputParser, Instant)>;
 
-/// Ends what `cargo` runs whenever nothing was printed for so long, until the output is over. `cargo`
-/// goes on with the next program.
+/// Ends what `cargo` runs whenever nothing was printed for so long, until the output is over.
+/// `cargo` goes on with the next program.
 fn end_the_silent(cargo: u32, silence: Duration, heard: &Heard, is_over: &Receiver<()>) {
     while is_over.recv_timeout(silence.min(Duration::from_secs(1))) == Err(RecvTimeoutError::Timeout) {
         let Ok(mut heard) = heard.lock() else { return };

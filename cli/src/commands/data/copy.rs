@@ -61,7 +61,8 @@ pub(crate) struct Args {
     /// Overwrite a block device, or persistent memory that exists: their contents are lost
     #[arg(long)]
     force: bool,
-    /// Print JSON: bytes, seconds, sync_seconds, bytes_per_second, cpu_seconds, verified, route, report
+    /// Print JSON: bytes, seconds, sync_seconds, bytes_per_second, cpu_seconds, verified, route,
+    /// report
     #[arg(long)]
     json: bool,
     #[command(flatten)]

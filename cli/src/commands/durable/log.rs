@@ -102,7 +102,8 @@ struct Append {
     /// Do not print the numbers
     #[arg(long, short)]
     quiet: bool,
-    /// Print JSON at the end instead of the numbers: records, payload_bytes, written_bytes, batches, ...
+    /// Print JSON at the end instead of the numbers: records, payload_bytes, written_bytes,
+    /// batches, ...
     #[arg(long)]
     json: bool,
     #[command(flatten)]

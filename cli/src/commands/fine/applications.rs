@@ -75,7 +75,8 @@ pub(crate) struct Args {
     /// Approximate size of the file
     #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = file_size)]
     size: u64,
-    /// Take a file as large as the paper's (4.1 GB of tables) or LinkBench's default (10 million nodes)
+    /// Take a file as large as the paper's (4.1 GB of tables) or LinkBench's default (10 million
+    /// nodes)
     #[arg(long, conflicts_with = "size")]
     full: bool,
     /// Memory budget of the cache or the page cache [default: a 45th of the file, as the paper's

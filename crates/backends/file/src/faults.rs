@@ -28,7 +28,8 @@ pub enum FaultVerdict {
     Lost,
 }
 
-/// Decides what happens to requests; see [`FileBackendOptions::faults`](crate::FileBackendOptions::faults).
+/// Decides what happens to requests; see
+/// [`FileBackendOptions::faults`](crate::FileBackendOptions::faults).
 ///
 /// ```
 /// use datapipes_file::{FaultInjector, Operation, FaultVerdict};

@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use crate::packet;
 use crate::threads;
 
-/// From `asm-generic/socket.h`.
+/// The option of a socket by this name in `asm-generic/socket.h`.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Says whether packets that arrive at a Unix socket may carry descriptors. False where the kernel

@@ -21,7 +21,7 @@ pub const MESSAGE_BYTES: usize = 1024;
 pub struct TransferRequest {
     /// Comes back with the completion.
     pub token: u64,
-    /// What to move.
+    /// The bytes to move.
     pub span: Span,
 }
 

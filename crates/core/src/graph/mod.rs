@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use report::{GraphReport, StageReport};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::{Runtime, RuntimePipe};
+use crate::runtime::RuntimePipe;
 use crate::span::Span;
 
 /// The most threads that compute for one graph: each has a stack, and maps of which a process may
@@ -235,17 +235,5 @@ impl fmt::Debug for Graph<'_> {
             write!(f, " {}", stage.name)?;
         }
         f.write_str(")")
-    }
-}
-
-impl Runtime {
-    /// Runs `items` items through a graph, and returns when all are through.
-    ///
-    /// # Errors
-    /// The error of the first item (in their order) that failed, with the stage's name; what was
-    /// under way is waited for, nothing else is begun. `Panicked` where a closure of a stage
-    /// panicked. `InvalidInput` for a set without buffers that is used.
-    pub fn run(&self, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
-        run::run(self, graph, items)
     }
 }

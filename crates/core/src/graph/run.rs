@@ -66,7 +66,19 @@ struct Bench<'g> {
     ended: Arc<Inbox<Ended>>,
 }
 
-pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
+impl Runtime {
+    /// Runs `items` items through a graph, and returns when all are through.
+    ///
+    /// # Errors
+    /// The error of the first item (in their order) that failed, with the stage's name; what was
+    /// under way is waited for, nothing else is begun. `Panicked` where a closure of a stage
+    /// panicked. `InvalidInput` for a set without buffers that is used.
+    pub fn run(&self, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
+        run(self, graph, items)
+    }
+}
+
+fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
     runtime.check("run")?;
     for stage in &graph.stages {
         if let Some(set) = stage.uses.iter().find(|set| graph.sets[**set].count == 0) {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use crate::locks::{Mutex, MutexGuard};
 use serde::Serialize;
 
+use super::endpoint::StagingHandle;
 use super::ledger::{Claim, Ledger, Out, Part, Return};
 use super::stage_place::{Opened, StagePlace};
 use super::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
@@ -382,6 +383,16 @@ fn out_of_range(offset: u64, len: u64) -> Error {
     Error::new(ErrorKind::OutOfRange, "stage", format!("{len} bytes at {offset}")).with_offset(offset)
 }
 
+impl Endpoint {
+    /// The staging, if the place is one.
+    pub fn staging(&self) -> Option<&Staging> {
+        match &self.handle {
+            EndpointHandle::Staging(staging) => staging.0.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
 impl Locator for Staging {
     fn endpoint(&self) -> Endpoint {
         let facts = || self.0.places.iter().map(|p| &p.endpoint.facts);
@@ -398,7 +409,7 @@ impl Locator for Staging {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Staging(self.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Staging(StagingHandle(Arc::new(self.clone()))) }
     }
 }
 

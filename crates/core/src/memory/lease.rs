@@ -5,11 +5,13 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::file_map::FileChange;
-use super::pool::Cut;
+use super::map::mapped_file::FileChange;
 use super::region::Region;
-use super::table::Access;
+use super::table::access::Access;
 use crate::error::{Error, ErrorKind, Result};
+
+/// Keeps bytes from being handed out by their pool again.
+pub(super) type Keeper = Arc<dyn fmt::Debug + Send + Sync>;
 
 /// A lease without a view of the bytes, which a transfer in flight holds.
 pub struct RawLease {
@@ -21,7 +23,7 @@ pub struct RawLease {
     /// The lease that holds the bytes, where this is a part of it.
     pub(super) whole: Option<Arc<RawLease>>,
     /// Keeps the bytes from being handed out by their pool again.
-    pub(super) _cut: Option<Arc<Cut>>,
+    pub(super) _cut: Option<Keeper>,
 }
 
 // SAFETY: the pointer is into the region, which is itself Send and Sync and is kept alive by the

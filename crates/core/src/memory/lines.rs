@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::guarded::{self, Flush};
-use super::region::MemoryRange;
+use super::range::MemoryRange;
 use crate::error::Result;
 
 impl MemoryRange {

@@ -16,24 +16,25 @@
 //!   not the end of the process.
 #![allow(unsafe_code)]
 
-mod file_map;
 pub mod guarded;
-mod intervals;
+mod headroom;
 mod lease;
 mod lines;
+mod map;
 mod page_nodes;
 mod pool;
 mod prefault;
+mod range;
 mod region;
-mod shared_map;
 mod table;
 
-pub(crate) use file_map::{MappedFile, Sharing};
 pub use guarded::sigbus;
 pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
+pub(crate) use map::mapped_file::{MappedFile, Sharing};
 pub use pool::Pool;
-pub use region::{MapOptions, MemoryRange, Pages, Region, copy_pair, lease_pair};
-pub use table::Access;
+pub use range::{MemoryRange, copy_pair, lease_pair};
+pub use region::{MapOptions, Pages, Region};
+pub use table::access::Access;
 
 #[cfg(test)]
 mod tests;

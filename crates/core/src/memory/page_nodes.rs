@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::region::MemoryRange;
+use super::range::MemoryRange;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The number of pages queried by one system call.

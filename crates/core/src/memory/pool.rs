@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::region::{MapOptions, MemoryRange, Region};
+use super::range::MemoryRange;
+use super::region::{MapOptions, Region};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::Mutex;
 use crate::process::OwningProcess;
@@ -33,7 +34,7 @@ pub struct Pool(Arc<Shared>);
 /// Bytes that return to their pool when this is dropped. Every range, lease and pipe over them
 /// holds it.
 #[derive(Debug)]
-pub(super) struct Cut {
+struct Cut {
     pool: Pool,
     at: usize,
     len: usize,
@@ -94,7 +95,7 @@ impl Pool {
         }
         drop(free);
         let cut = Cut { pool: self.clone(), at, len: rounded };
-        Ok(self.0.region.range(at, len)?.of_cut(cut))
+        Ok(self.0.region.range(at, len)?.of_cut(Arc::new(cut)))
     }
 }
 

@@ -26,7 +26,6 @@ use crate::span::{Begins, Bounds, CheckedSpan, MAX_OFFSET, Span};
 use crate::topology::Topology;
 use chain::Chain;
 use queue::Queue;
-use staged::{Flight, Staged};
 
 /// A one-way connection of two places. It holds the route that was chosen at connect.
 ///
@@ -77,7 +76,25 @@ enum Body {
     Inline(Box<dyn InlineMover>),
     Queued(Arc<Queue>),
     Chain(Chain),
-    Staged(Arc<Staged>),
+    Composite(Arc<dyn Composite>),
+}
+
+/// Several pipes that are used as one.
+trait Composite: Send + Sync {
+    /// Starts a transfer.
+    fn start(self: Arc<Self>, span: CheckedSpan) -> Result<Box<dyn CompositeTransfer>>;
+
+    /// What really happened so far, of a pipe with this route.
+    fn report(&self, route: &Route) -> PipeReport;
+}
+
+/// A transfer of several pipes. If it is dropped, they see to it.
+trait CompositeTransfer: fmt::Debug + Send + Sync {
+    /// Waits for the whole transfer.
+    fn wait(self: Box<Self>) -> Result<()>;
+
+    /// Whether `wait` would return at once.
+    fn is_done(&self) -> bool;
 }
 
 /// A transfer that was started. Dropping it neither cancels the transfer nor frees its memory.
@@ -87,9 +104,9 @@ pub struct Transfer(State);
 
 #[derive(Debug)]
 enum State {
-    Finished(Result<()>),
+    Done(Result<()>),
     Pending { queue: Arc<Queue>, token: u64 },
-    Staged(Box<Flight>),
+    Composite(Box<dyn CompositeTransfer>),
 }
 
 impl Transfer {
@@ -98,19 +115,19 @@ impl Transfer {
     /// # Errors
     /// The transfer's own error, with the bytes done before it.
     pub fn wait(mut self) -> Result<()> {
-        match std::mem::replace(&mut self.0, State::Finished(Ok(()))) {
-            State::Finished(result) => result,
+        match std::mem::replace(&mut self.0, State::Done(Ok(()))) {
+            State::Done(result) => result,
             State::Pending { queue, token } => queue.wait(token),
-            State::Staged(flight) => flight.wait(),
+            State::Composite(transfer) => transfer.wait(),
         }
     }
 
     /// Whether [`wait`](Self::wait) would return at once. It asks the device, and does not block.
     pub fn is_done(&self) -> bool {
         match &self.0 {
-            State::Finished(_) => true,
+            State::Done(_) => true,
             State::Pending { queue, token } => queue.is_done(*token),
-            State::Staged(flight) => flight.is_done(),
+            State::Composite(transfer) => transfer.is_done(),
         }
     }
 }
@@ -243,7 +260,7 @@ impl Pipe {
             Body::Inline(inline) => inline.transfer(span.span()),
             Body::Queued(queue) => queue.wait(queue.submit(span.span())?),
             Body::Chain(chain) => chain.transfer(span),
-            Body::Staged(staged) => staged.start(span)?.wait(),
+            Body::Composite(pipes) => pipes.clone().start(span)?.wait(),
         }
     }
 
@@ -254,10 +271,10 @@ impl Pipe {
     pub fn start(&self, span: Span) -> Result<Transfer> {
         let span = self.check(span)?;
         Ok(Transfer(match &self.body {
-            Body::Inline(inline) => State::Finished(inline.transfer(span.span())),
+            Body::Inline(inline) => State::Done(inline.transfer(span.span())),
             Body::Queued(queue) => State::Pending { token: queue.submit(span.span())?, queue: queue.clone() },
-            Body::Chain(chain) => State::Finished(chain.transfer(span)),
-            Body::Staged(staged) => State::Staged(Box::new(staged.start(span)?)),
+            Body::Chain(chain) => State::Done(chain.transfer(span)),
+            Body::Composite(pipes) => State::Composite(pipes.clone().start(span)?),
         }))
     }
 
@@ -270,7 +287,7 @@ impl Pipe {
         match &self.body {
             Body::Inline(inline) => Execution::Inline(&**inline),
             Body::Queued(queue) => Execution::Queue(queue),
-            Body::Chain(_) | Body::Staged(_) => Execution::Whole(self),
+            Body::Chain(_) | Body::Composite(_) => Execution::Whole(self),
         }
     }
 
@@ -278,7 +295,7 @@ impl Pipe {
     pub(crate) fn queue(&self) -> Option<&Arc<Queue>> {
         match &self.body {
             Body::Queued(queue) => Some(queue),
-            Body::Inline(_) | Body::Chain(_) | Body::Staged(_) => None,
+            Body::Inline(_) | Body::Chain(_) | Body::Composite(_) => None,
         }
     }
 
@@ -296,7 +313,7 @@ impl Pipe {
             Body::Inline(inline) => vec![inline.counters()],
             Body::Queued(queue) => vec![queue.counters()],
             Body::Chain(chain) => chain.counters(),
-            Body::Staged(staged) => return staged.report(&self.route),
+            Body::Composite(pipes) => return pipes.report(&self.route),
         };
         PipeReport::new(&self.route, counters)
     }

@@ -12,13 +12,13 @@ use crate::plan::Route;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct HopReport {
-    /// Where from.
+    /// Name of the source.
     pub from: String,
-    /// Where to.
+    /// Name of the target.
     pub to: String,
     /// The primitive.
     pub primitive: &'static str,
-    /// What it counted.
+    /// Its counters.
     pub counters: Counters,
 }
 
@@ -37,11 +37,11 @@ pub struct PlaceReport {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct PipeReport {
-    /// Where from.
+    /// Name of the source.
     pub source: String,
-    /// Where to.
+    /// Name of the target.
     pub target: String,
-    /// By hop.
+    /// The hops, in order.
     pub hops: Vec<HopReport>,
     /// By place, where one end is a staging.
     #[serde(skip_serializing_if = "Vec::is_empty")]

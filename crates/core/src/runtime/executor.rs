@@ -55,7 +55,7 @@ impl Runtime {
     /// In a child of the process that started the runtime it runs the future all the same, in which
     /// what is the parent's fails as `Forked`.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let coordinator = &self.inner.coordinator;
+        let coordinator = &self.state.coordinator;
         let mut future = pin!(future);
         if !coordinator.owner.is_here() {
             return block_in_child(future);

@@ -6,9 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::in_flight::{Callback, InFlightTransfer};
-use super::pipe_state::PipeState;
-use super::thread_role;
+use super::coordinator::thread_role;
+use super::transfer::in_flight::{Callback, InFlightTransfer, PipeState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, reentry};
 use crate::pipe::Execution;
@@ -25,10 +24,10 @@ use crate::pipe::Execution;
 /// threads of the runtime carry transfers out (copies between memories, primitives that block), one
 /// of those threads calls the waker and carries out nothing else meanwhile. So who waits for such a
 /// transfer must hold no lock that a waker of another such transfer wants: with as many such wakers
-/// as threads ([`Config::copiers`](super::RuntimeOptions::copiers),
-/// [`Config::blocking`](super::RuntimeOptions::blocking)) all wait for ever. (Handing wakers to
-/// another thread there made an awaited copy of 128 KiB two to four times as slow.) Destructors of
-/// memory's keepers run on whichever thread drops the last reference.
+/// as threads ([`RuntimeOptions::copiers`](super::RuntimeOptions::copiers),
+/// [`RuntimeOptions::blocking`](super::RuntimeOptions::blocking)) all wait for ever. (Handing
+/// wakers to another thread there made an awaited copy of 128 KiB two to four times as slow.)
+/// Destructors of memory's keepers run on whichever thread drops the last reference.
 ///
 /// Dropping it neither cancels the transfer nor frees its memory: the runtime carries it out, and
 /// its result is lost.
@@ -91,7 +90,7 @@ impl Handle {
             // In a child `wait` would fail, at once.
             State::Moving(transfer) if transfer.check_process("wait").is_err() => true,
             State::Moving(transfer) => {
-                poll_device(&transfer.line);
+                poll_device(&transfer.pipe);
                 transfer.is_finished()
             }
         }
@@ -125,7 +124,7 @@ impl Handle {
             }
             State::Moving(transfer) => match transfer.call_back(callback, attended) {
                 Some((callback, result)) => {
-                    call_now(callback, result, transfer.line.resource.coordinator.troubles.panics().number());
+                    call_now(callback, result, transfer.pipe.coordinator.troubles.panics().number());
                 }
                 None if attended => attend(&transfer),
                 None => {}
@@ -155,7 +154,7 @@ impl Handle {
             State::Taken => Err(given()),
             State::Moving(transfer) => {
                 transfer.check_process("cancel")?;
-                transfer.line.resource.cancel(&transfer);
+                transfer.pipe.resource.cancel(&transfer);
                 self.wait_for(&transfer, "cancel")?;
                 match transfer.take().unwrap_or_else(|| Err(given())) {
                     Ok(()) => Ok(Cancelled::Completed),
@@ -188,22 +187,22 @@ fn wait_for(transfer: &Arc<InFlightTransfer>, operation: &'static str) -> Result
         // This thread sleeps, as all do who are called by what carries out a transfer: others may
         // have to know.
         transfer.check_reentry(operation)?;
-        let resource = &transfer.line.resource;
-        let _leaning = resource.coordinator.begin_blocked_wait();
+        let resource = &transfer.pipe.resource;
+        let _waiter = transfer.pipe.coordinator.begin_blocked_wait();
         resource.arm_all();
         transfer.sleep(false);
         transfer.check_process(operation)?;
     }
     while !transfer.is_finished() {
-        match transfer.line.pipe.execution() {
+        match transfer.pipe.execution() {
             Execution::Queue(queue) if queue.event().is_some() => {
                 if !transfer.is_all_out() {
-                    transfer.line.resource.arm_all();
+                    transfer.pipe.resource.arm_all();
                     transfer.sleep(true);
                 } else {
                     match queue.drive(|| transfer.is_finished()) {
                         Ok(false) => {}
-                        Ok(true) => transfer.line.resource.coordinator.arm(queue),
+                        Ok(true) => transfer.pipe.coordinator.arm(queue),
                         Err(e) if e.kind() == ErrorKind::Forked => {}
                         // A broken queue has told its parts; what was not released fails when it
                         // is.
@@ -221,29 +220,29 @@ fn wait_for(transfer: &Arc<InFlightTransfer>, operation: &'static str) -> Result
 }
 
 /// Takes what is done, without blocking.
-pub(super) fn poll_device(line: &PipeState) {
-    if let Execution::Queue(queue) = line.pipe.execution()
+pub(super) fn poll_device(pipe: &PipeState) {
+    if let Execution::Queue(queue) = pipe.execution()
         && queue.event().is_some()
         && queue.try_drive().unwrap_or(false)
     {
-        line.resource.coordinator.arm(queue);
+        pipe.coordinator.arm(queue);
     }
 }
 
 /// As `look`, also where another thread is at it.
-pub(super) fn poll_device_synced(line: &PipeState) {
-    if let Execution::Queue(queue) = line.pipe.execution()
+pub(super) fn poll_device_synced(pipe: &PipeState) {
+    if let Execution::Queue(queue) = pipe.execution()
         && queue.event().is_some()
         && queue.try_drive_synced().unwrap_or(false)
     {
-        line.resource.coordinator.arm(queue);
+        pipe.coordinator.arm(queue);
     }
 }
 
 /// The coordinator completes it, to whom it was left.
 fn attend(transfer: &InFlightTransfer) {
-    if let Execution::Queue(queue) = transfer.line.pipe.execution() {
-        transfer.line.resource.coordinator.arm(queue);
+    if let Execution::Queue(queue) = transfer.pipe.execution() {
+        transfer.pipe.coordinator.arm(queue);
     }
 }
 
@@ -272,7 +271,7 @@ impl Future for Handle {
             return Poll::Ready(Err(e));
         }
         let polls = thread_role::polls();
-        poll_device(&transfer.line);
+        poll_device(&transfer.pipe);
         drop(polls);
         match transfer.poll(context.waker()) {
             Some(result) => {
@@ -306,7 +305,7 @@ impl fmt::Debug for Handle {
         match &self.0 {
             State::Finished(result, _) => write!(f, "Handle({result:?})"),
             State::Taken => f.write_str("Handle(result given)"),
-            State::Moving(transfer) => write!(f, "Handle({:?} of {:?})", transfer.span, transfer.line.pipe),
+            State::Moving(transfer) => write!(f, "Handle({:?} of {:?})", transfer.span, transfer.pipe.pipe),
         }
     }
 }

@@ -21,7 +21,7 @@ struct State<T> {
 impl<T> Inbox<T> {
     pub(crate) fn new(runtime: &Runtime) -> Inbox<T> {
         Inbox {
-            coordinator: runtime.inner.coordinator.clone(),
+            coordinator: runtime.state.coordinator.clone(),
             state: Mutex::new(State { arrived: VecDeque::new(), sleepers: 0 }),
             changed: Condvar::new(),
         }
@@ -42,7 +42,7 @@ impl<T> Inbox<T> {
     /// meanwhile and this is the child.
     pub(crate) fn take(&self) -> VecDeque<T> {
         let over = |state: &State<T>| !state.arrived.is_empty();
-        let _leaning = self.coordinator.begin_blocked_wait();
+        let _waiter = self.coordinator.begin_blocked_wait();
         let state = self.coordinator.sleep_until(&self.state, &self.changed, |state| &mut state.sleepers, over);
         state.map(|mut state| std::mem::take(&mut state.arrived)).unwrap_or_default()
     }

@@ -48,7 +48,7 @@ pub enum CacheKind {
 pub struct Cache {
     /// 1 is nearest to the core.
     pub level: u32,
-    /// What it holds.
+    /// Whether it holds data, instructions or both.
     pub kind: CacheKind,
     /// Capacity in bytes.
     pub size_bytes: Option<u64>,

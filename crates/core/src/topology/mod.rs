@@ -19,6 +19,7 @@ mod cpu;
 mod memory;
 mod mounts;
 mod numa;
+mod size;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -35,9 +36,9 @@ pub use memory::cgroup::CgroupLimit;
 pub use memory::room::MemoryHeadroom;
 pub use memory::{HugePages, Memlock, MemoryFacts};
 pub use numa::{NodeDistance, NodePerformance, NumaNode};
+pub use size::Size;
 pub use storage::block::{BlockDevice, DeviceNumber};
 pub use storage::{DirectIo, StorageFacts};
-pub use text::Size;
 
 /// The facts of one machine, as this process sees them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

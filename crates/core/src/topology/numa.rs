@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::topology::text::Size;
+use crate::topology::size::Size;
 use crate::topology::tree::{Tree, meminfo_bytes};
 
 /// One NUMA node.

@@ -17,10 +17,9 @@ use graph::{Arrows, Sources, arrows, circles, folder};
 
 /// What is left: of each crate the files in circles within a folder, and in circles over borders of
 /// folders. Both may only become fewer; a crate that is not here has none.
-const LEFT: [(&str, usize, usize); 9] = [
-    ("cache", 8, 0),
+const LEFT: [(&str, usize, usize); 8] = [
+    ("cache", 6, 0),
     ("cli", 13, 2),
-    ("core", 35, 3),
     ("cpu", 5, 0),
     ("data", 2, 0),
     ("durable", 2, 0),

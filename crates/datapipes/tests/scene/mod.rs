@@ -1,5 +1,5 @@
-//! What several tests begin with: files and memory with known bytes, an executor for one future, a bound on
-//! time.
+//! What several tests begin with: files and memory with known bytes, an executor for one future, a
+//! bound on time.
 #![allow(dead_code)] // Each test uses some of it.
 
 use std::sync::Arc;

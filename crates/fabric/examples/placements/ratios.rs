@@ -20,7 +20,8 @@ const PAIRS: [(&str, usize, Peer); 4] = [
     ("in place, by iceoryx2 in place", 0, Peer::Program("in-place")),
     ("private copies, by iceoryx2, one copy", 1, Peer::Program("one-copy")),
 ];
-/// The variable that names the program of `benchmarks/peers/fabric`. Without it these pairs are left out.
+/// The variable that names the program of `benchmarks/peers/fabric`. Without it these pairs are
+/// left out.
 const PROGRAM: &str = "FABRIC_PEERS";
 
 #[derive(Clone, Copy)]

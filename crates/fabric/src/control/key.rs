@@ -13,7 +13,7 @@ use crate::transport::Token;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Encryption {
-    /// They are.
+    /// Bytes are encrypted and authenticated.
     #[default]
     On,
     /// They are not: anyone who can read or change packets on the way can read or change the bytes.

@@ -159,7 +159,7 @@ pub(crate) enum EndpointKind {
     Receive { shape: ChannelShape, epoch: u64, trust: Taking },
     /// First the socket and the state; then nothing.
     SendLink { shape: ChannelShape, epoch: u64, token: Token, keys: Option<Keys> },
-    /// As for `SendLink`.
+    /// The same for the half that receives.
     ReceiveLink { shape: ChannelShape, epoch: u64, token: Token, keys: Option<Keys> },
     /// The memory: in the first half for writing, or in the second for reading.
     Memory { len: usize, writable: bool },

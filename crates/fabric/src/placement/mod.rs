@@ -38,8 +38,8 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The three placements of the paper, without [`Auto`](Placement::Auto), which stands for one of
-    /// them.
+    /// The three placements of the paper, without [`Auto`](Placement::Auto), which stands for one
+    /// of them.
     pub const ALL: [Placement; 3] =
         [Placement::ApplicationSide, Placement::CentralResourceSide, Placement::DistributedResourceSide];
 

@@ -59,7 +59,7 @@ pub(crate) enum ReadMethod<'a> {
     Shared(&'a Pipe),
     /// A pipe of the reader's own.
     Own(Box<Pipe>),
-    /// By `read`.
+    /// A stream, read by `read`.
     Stream { file: File, name: PathBuf },
     /// The output of the program that decompresses the run.
     Compressed(RunDecompressor),

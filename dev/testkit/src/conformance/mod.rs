@@ -4,8 +4,9 @@
 //! kinds of places x kinds of places -> ways (offers of the backends, one hop or two) -> certify -> an Outcome each
 //! ```
 //!
-//! [`run`] takes the machine and the [`PlaceKind`]s of places; what could not run comes back as skipped, with the reason. It
-//! asks nobody what a backend is called: reach, length and offers decide which demands hold.
+//! [`run`] takes the machine and the [`PlaceKind`]s of places; what could not run comes back as
+//! skipped, with the reason. It asks nobody what a backend is called: reach, length and offers
+//! decide which demands hold.
 //!
 //! It does not provoke faults (a backend's own tests do) and measures nothing.
 

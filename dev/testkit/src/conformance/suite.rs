@@ -30,7 +30,7 @@ pub struct CaseOutcome {
     pub target: String,
     /// The primitives, one for each hop; none where no place could be made.
     pub way: Vec<&'static str>,
-    /// How it ended.
+    /// The verdict.
     pub verdict: CaseVerdict,
 }
 

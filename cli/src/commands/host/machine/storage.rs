@@ -35,7 +35,7 @@ pub(super) struct StorageCost {
     pub(super) read_bytes_per_second: f64,
     /// Rate of a long write in requests of 1 MiB into preallocated space, with the sync at its end.
     pub(super) write_bytes_per_second: f64,
-    /// By primitive.
+    /// The cost of each primitive.
     pub(super) primitives: Vec<PrimitiveCost>,
 }
 

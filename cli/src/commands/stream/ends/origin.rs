@@ -63,7 +63,7 @@ impl fmt::Display for Origin {
 /// Bytes, and their CRC-32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(in crate::commands::stream) struct Sum {
-    /// How many.
+    /// Number of bytes.
     pub(in crate::commands::stream) bytes: u64,
     /// CRC-32.
     pub(in crate::commands::stream) crc32: u32,
@@ -271,7 +271,7 @@ const PAGE: usize = 4096;
 /// Data that compresses somewhat, of which no two pages are alike, and the same each time.
 pub(in crate::commands::stream) struct Generated {
     piece: Vec<u8>,
-    /// Of the piece.
+    /// Offset within the piece.
     at: usize,
     page: u64,
     left: u64,

@@ -120,7 +120,7 @@ fn samples(chain: &Chain) -> Vec<Sample> {
 /// The failure that explains the others best, and since when there is one.
 struct RootCause(Option<(Instant, Failure)>);
 
-/// What went wrong.
+/// A failure of a part of the stream.
 struct Failure {
     /// The end of a process explains the others' failures, a program's those of the devices at its
     /// pipes; a peer that is gone explains nothing.

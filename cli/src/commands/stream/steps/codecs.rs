@@ -28,7 +28,7 @@ pub(in crate::commands::stream) enum Codec {
     Gunzip,
 }
 
-/// For people.
+/// The names of the codecs, for messages.
 pub(in crate::commands::stream) const NAMES: &str = "lz4, unlz4, zstd, unzstd, gzip, gunzip";
 
 impl Codec {

@@ -46,8 +46,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const RETRY: Duration = Duration::from_secs(1);
 /// The number of calls of one thread in a row after which it gets a ring of its own again.
 const REGULAR: u32 = 64;
-/// The alignment of the first buffer, and of every buffer where the device asks for it. It satisfies
-/// direct I/O on every device known to us.
+/// The alignment of the first buffer, and of every buffer where the device asks for it. It
+/// satisfies direct I/O on every device known to us.
 const PAGE: usize = 4096;
 /// The size of a cache line; no two buffers share one.
 const LINE: usize = 64;
@@ -130,9 +130,9 @@ impl FileExtentReader {
         })
     }
 
-    /// Returns the distance between two buffers for these extents, which is no more than the longest
-    /// needs. With a page for each extent of 512 bytes, a thread that copies out of a hundred of
-    /// them needs as many address translations.
+    /// Returns the distance between two buffers for these extents, which is no more than the
+    /// longest needs. With a page for each extent of 512 bytes, a thread that copies out of a
+    /// hundred of them needs as many address translations.
     fn stride(&self, from: ExtentSource<'_>, extents: &[ReadExtent]) -> usize {
         let longest = extents.iter().map(|extent| extent.len as usize).max().unwrap_or(0).max(1);
         let (len, memory) = match from.direct {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::decide::InPlaceReason;
 use crate::error::{Error, Result};
 use crate::locator::Ssd;
-use crate::locator::space::{self, Refused};
+use crate::locator::file::space::{self, Refused};
 use crate::process::OwningProcess;
 
 /// An open file whose bytes are to be replaced. It is untouched until [`begin`](Self::begin).

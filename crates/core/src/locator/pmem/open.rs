@@ -8,10 +8,11 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::PmemOptions;
+use super::options::PmemOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::space::{self, Refused};
-use crate::locator::{extend, parent_dir};
+use crate::locator::file::extend;
+use crate::locator::file::space::{self, Refused};
+use crate::locator::parent_dir;
 use crate::memory::guarded::Flush;
 use crate::memory::{MappedFile, MemoryRange, Region, Sharing};
 use crate::watch::{self, WriteObservers};

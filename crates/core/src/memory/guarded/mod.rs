@@ -21,6 +21,7 @@
 //! disables it. On architectures other than x86-64 the copies are ordinary ones, and a missing page
 //! ends the process.
 
+mod fault;
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod plain;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -29,38 +30,13 @@ pub mod sigbus;
 #[cfg(all(test, target_arch = "x86_64", not(miri)))]
 mod tests;
 
+pub use fault::AccessFault;
+
 use crate::error::Result;
 use crate::topology::CpuFeatures;
 
 /// A line of the processor's caches.
 pub const LINE: usize = 64;
-
-/// An access failed because a page is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessFault {
-    /// The address that was touched, or one on the same page.
-    pub address: usize,
-    /// Bytes of the piece that were moved before it.
-    pub done: usize,
-    /// Whether the medium could not be read. Otherwise the file has no such page (any more).
-    pub bad_block: bool,
-}
-
-impl AccessFault {
-    /// Returns what is wrong, and what the caller can do about it.
-    pub fn reason(&self) -> (&'static str, &'static str) {
-        match self.bad_block {
-            true => (
-                "the medium cannot read it",
-                "restore it from a copy; writing whole pages of zeros may clear the block",
-            ),
-            false => (
-                "the file has no such page (SIGBUS)",
-                "check whether the file was truncated, or the file system is full",
-            ),
-        }
-    }
-}
 
 /// The instruction that writes a line back to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,17 +105,6 @@ pub fn install() -> Result<()> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     sigbus::install()?;
     Ok(())
-}
-
-/// Ends the routine that a fault interrupted, and stores the cause in its result. Returns false
-/// where the thread was in no such routine.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(super) fn answer_in_routine(context: &mut libc::ucontext_t, address: usize, bad_block: bool) -> bool {
-    let registers = &mut context.uc_mcontext.gregs;
-    let Some(fixup) = routines::fixup(registers[libc::REG_RIP as usize] as usize) else { return false };
-    registers[libc::REG_RAX as usize] = routines::fault_word(address, bad_block) as i64;
-    registers[libc::REG_RIP as usize] = fixup as i64;
-    true
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

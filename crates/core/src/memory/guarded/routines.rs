@@ -5,7 +5,7 @@
 //! stack and only caller-saved registers, so the fixup can return from any instruction of the loop.
 //! rdx is lowered after the accesses that it counts, so it never counts a byte too early.
 
-use super::AccessFault;
+use super::fault::AccessFault;
 
 /// What a routine returns, in rax and rdx.
 #[repr(C)]
@@ -73,6 +73,16 @@ pub(super) fn fixup(instruction: usize) -> Option<usize> {
     // has.
     let table = unsafe { &datapipes_guarded_routines };
     table.iter().find(|entry| (entry.start..entry.end).contains(&instruction)).map(|entry| entry.fixup)
+}
+
+/// Ends the routine that a fault interrupted, and stores the cause in its result. Returns false
+/// where the thread was in no such routine.
+pub(super) fn answer_in_routine(context: &mut libc::ucontext_t, address: usize, bad_block: bool) -> bool {
+    let registers = &mut context.uc_mcontext.gregs;
+    let Some(fixup) = fixup(registers[libc::REG_RIP as usize] as usize) else { return false };
+    registers[libc::REG_RAX as usize] = fault_word(address, bad_block) as i64;
+    registers[libc::REG_RIP as usize] = fixup as i64;
+    true
 }
 
 /// The text of one routine: its name, its lines, and its entry in the table, with the labels 2

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::locks::Mutex;
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use super::answer_in_routine;
+use super::routines::answer_in_routine;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A function that returns whether it handled a fault at an address. The access is then made again.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::queue::lease;
-use super::{Body, Pipe, PipeReport, PlaceReport, Transfer};
+use super::{Body, Composite, CompositeTransfer, Pipe, PipeReport, PlaceReport, Transfer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Endpoint, EndpointHandle, FilePlace, StagePart as Part, Staging};
 use crate::locks::{Mutex, MutexGuard};
@@ -39,10 +39,10 @@ enum Side {
     Target,
 }
 
-pub(crate) struct Staged {
+struct Staged {
     staging: Staging,
     side: Side,
-    /// By place.
+    /// The pipes to each place.
     pipes: Vec<Pipe>,
     /// Bytes that arrived, by place.
     arrived: Vec<AtomicU64>,
@@ -56,7 +56,7 @@ pub(crate) struct Staged {
 }
 
 /// A transfer under way.
-pub(crate) struct Flight {
+struct StagedTransfer {
     staged: Arc<Staged>,
     moving: Mutex<Option<Moving>>,
 }
@@ -102,7 +102,7 @@ fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
     [source, target].into_iter().try_for_each(|end| match &end.handle {
         EndpointHandle::File(file) => file.write_observers().check_process("connect"),
         EndpointHandle::Memory(range) => range.file().map_or(Ok(()), |file| file.watchers.check_process("connect")),
-        EndpointHandle::Staging(staging) => staging.check_process("connect"),
+        EndpointHandle::Staging(_) => end.staging().map_or(Ok(()), |staging| staging.check_process("connect")),
         EndpointHandle::Reader(_) | EndpointHandle::Other(_) => Ok(()),
     })
 }
@@ -144,7 +144,7 @@ pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoin
         orphans: Mutex::new(Vec::new()),
         owner: OwningProcess::here(),
     };
-    Ok(Pipe::new(route, Body::Staged(Arc::new(staged)), (source.clone(), target.clone())))
+    Ok(Pipe::new(route, Body::Composite(Arc::new(staged)), (source.clone(), target.clone())))
 }
 
 /// The routes by all places as one, each hop with the reason for its place.
@@ -172,9 +172,8 @@ fn together<'a>(
     whole
 }
 
-impl Staged {
-    /// Starts a transfer.
-    pub(crate) fn start(self: &Arc<Self>, span: CheckedSpan) -> Result<Flight> {
+impl Composite for Staged {
+    fn start(self: Arc<Self>, span: CheckedSpan) -> Result<Box<dyn CompositeTransfer>> {
         self.tend_orphans(false);
         self.check_source(span)?;
         let source = match self.side {
@@ -187,22 +186,10 @@ impl Staged {
             self.advance(&mut moving, true);
             return Err(e);
         }
-        Ok(Flight { staged: self.clone(), moving: Mutex::new(Some(moving)) })
+        Ok(Box::new(StagedTransfer { staged: self, moving: Mutex::new(Some(moving)) }))
     }
 
-    /// No places are found for bytes that a file does not have.
-    fn check_source(&self, span: CheckedSpan) -> Result<()> {
-        let (Side::Target, Some(file)) = (self.side, &self.source) else { return Ok(()) };
-        let (has, end) = (file.len()?, span.source.saturating_add(span.len));
-        if end <= has || span.len == 0 || !file.len_is_exact()? {
-            return Ok(());
-        }
-        let context = format!("{} bytes of {}, which has {has}", span.len, file.path().display());
-        Err(Error::end_of_source("read", context, has.max(span.source)).with_bytes_done(0))
-    }
-
-    /// What the places did.
-    pub(crate) fn report(&self, route: &Route) -> PipeReport {
+    fn report(&self, route: &Route) -> PipeReport {
         let hops = self.pipes.iter().flat_map(|pipe| pipe.report().hops);
         // The names are those of the whole route, hop by hop.
         let hops = hops.zip(&route.hops).map(|(mut hop, named)| {
@@ -218,6 +205,19 @@ impl Staged {
             .map(|(used, bytes)| PlaceReport { bytes: bytes.load(Relaxed), place: used })
             .collect();
         report
+    }
+}
+
+impl Staged {
+    /// No places are found for bytes that a file does not have.
+    fn check_source(&self, span: CheckedSpan) -> Result<()> {
+        let (Side::Target, Some(file)) = (self.side, &self.source) else { return Ok(()) };
+        let (has, end) = (file.len()?, span.source.saturating_add(span.len));
+        if end <= has || span.len == 0 || !file.len_is_exact()? {
+            return Ok(());
+        }
+        let context = format!("{} bytes of {}, which has {has}", span.len, file.path().display());
+        Err(Error::end_of_source("read", context, has.max(span.source)).with_bytes_done(0))
     }
 
     /// Where a span lies in the staging.
@@ -375,9 +375,14 @@ impl Drop for Staged {
     }
 }
 
-impl Flight {
-    /// Waits for the whole transfer.
-    pub(crate) fn wait(self) -> Result<()> {
+impl StagedTransfer {
+    fn lock(&self) -> MutexGuard<'_, Option<Moving>> {
+        self.moving.lock()
+    }
+}
+
+impl CompositeTransfer for StagedTransfer {
+    fn wait(self: Box<Self>) -> Result<()> {
         self.staged.owner.check("wait")?;
         let Some(mut moving) = self.lock().take() else { return Ok(()) };
         self.staged.advance(&mut moving, true);
@@ -387,21 +392,16 @@ impl Flight {
         }
     }
 
-    /// Whether `wait` would return at once.
-    pub(crate) fn is_done(&self) -> bool {
+    fn is_done(&self) -> bool {
         if !self.staged.owner.is_here() {
             // `wait` says so, at once.
             return true;
         }
         self.lock().as_mut().is_none_or(|moving| self.staged.advance(moving, false))
     }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Moving>> {
-        self.moving.lock()
-    }
 }
 
-impl Drop for Flight {
+impl Drop for StagedTransfer {
     fn drop(&mut self) {
         if !self.staged.owner.is_here() {
             return;
@@ -414,8 +414,8 @@ impl Drop for Flight {
     }
 }
 
-impl fmt::Debug for Flight {
+impl fmt::Debug for StagedTransfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Flight({:?})", self.staged.staging)
+        write!(f, "StagedTransfer({:?})", self.staged.staging)
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct Request {
 /// Where a flow stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Without a request.
+    /// The flow has no request.
     Idle,
     /// In the ring of its class.
     Ready,

@@ -28,20 +28,25 @@
 //! * Caps bound what is outstanding, and so how long a latency request waits for what went before
 //!   it:
 //!
-//! > A latency request of at most one chunk, pushed while its class is empty and a latency flow is active, waits for at most
-//! > `contended_bytes` and one chunk of lower classes, plus a chunk for each lower class that is owed its minimum share and
-//! > for each promise in arrears. Where no latency flow was active, `outstanding_bytes` takes the place of `contended_bytes`.
+//! > A latency request of at most one chunk, pushed while its class is empty and a latency flow is
+//! > active, waits for at most
+//! > `contended_bytes` and one chunk of lower classes, plus a chunk for each lower class that is
+//! > owed its minimum share and
+//! > for each promise in arrears. Where no latency flow was active, `outstanding_bytes` takes the
+//! > place of `contended_bytes`.
 //!
 //! No threads, no I/O and no clock: time is a parameter, in nanoseconds from any origin. It may
 //! stand still, jump, and go back: by up to 10 ms it is then taken to stand still (threads read the
-//! clock and then come in another order).
-//! [`Scheduler::next`] allocates nothing and looks at each flow once at most; with `done` it takes some 70 ns.
+//! clock and then come in another order). [`Scheduler::next`] allocates nothing and looks at each
+//! flow once at most; with `done` it takes some 70 ns.
 
 mod admission;
 mod choice;
+mod choose;
 mod class;
 mod flow;
 mod meter;
+mod observe;
 mod ring;
 mod service;
 mod stats;
@@ -64,7 +69,7 @@ const CLOCK_SLACK_NS: u64 = 10_000_000;
 /// A piece of a request, to be carried out now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
-    /// Whose.
+    /// The flow whose bytes these are.
     pub(crate) flow: Flow,
     /// The caller's name for the request.
     pub(crate) request: u64,
@@ -76,7 +81,7 @@ pub(crate) struct Chunk {
     pub(crate) last: bool,
 }
 
-/// What is next.
+/// The scheduler's next decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// This; and ask again.
@@ -93,7 +98,7 @@ pub(crate) enum Next {
 pub(crate) struct Scheduler {
     policy: SchedulePolicy,
     flows: Slab,
-    /// By class.
+    /// The state of each class, in the order of urgency.
     classes: [ClassState; 3],
     /// Flows with a promised rate.
     promised: Vec<u32>,

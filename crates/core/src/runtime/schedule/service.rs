@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub enum PriorityClass {
     /// Short transfers that somebody waits for.
     Latency,
-    /// What says nothing.
+    /// Transfers without a class of their own.
     #[default]
     Normal,
     /// Large transfers that nobody waits for.
@@ -75,7 +75,7 @@ impl FromStr for PriorityClass {
 #[serde(default)]
 #[non_exhaustive]
 pub struct ServiceLevel {
-    /// How urgent.
+    /// The class, which decides the order.
     pub class: PriorityClass,
     /// Promised while there is work, in bytes/s. Refused at connect if the resource cannot promise
     /// it.

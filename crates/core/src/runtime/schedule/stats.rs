@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Scheduler;
-use super::flow::Place;
 use super::service::{PriorityClass, ServiceLevel};
 
 /// What a flow or a class has had.
@@ -55,7 +53,7 @@ pub struct FlowStats {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ClassStats {
-    /// Which.
+    /// The class.
     pub class: PriorityClass,
     /// The part of the bytes it has while it has work, whatever the others do.
     pub minimum_share: f64,
@@ -86,44 +84,4 @@ pub struct ScheduleStats {
     /// Chunks that were let past the cap of contended bytes, for a promised rate or a minimum
     /// share.
     pub past_contended_cap: u64,
-}
-
-impl Scheduler {
-    /// What every flow and class has had, and what is at the resource. Allocates; for reports.
-    pub(crate) fn stats(&self) -> ScheduleStats {
-        let mut throttled_now = [Served::default(); 3];
-        let mut flows = Vec::with_capacity(self.flows.capacity());
-        for (index, state) in self.flows.iter() {
-            let mut served = state.served;
-            if let Place::Throttled { since } = state.place {
-                let ns = self.now.saturating_sub(since);
-                served.throttled(ns);
-                throttled_now[state.class() as usize].throttled(ns);
-            }
-            flows.push(FlowStats {
-                index,
-                service: state.service.clone(),
-                requests: state.queue.len(),
-                outstanding_bytes: state.outstanding.bytes,
-                throttled: matches!(state.place, Place::Throttled { .. }),
-                served,
-            });
-        }
-        let classes = PriorityClass::ALL.into_iter().zip(&self.classes).map(|(class, state)| {
-            let mut served = state.served;
-            served.throttled(throttled_now[class as usize].throttled_ns);
-            let minimum_share = self.policy.shares[class as usize];
-            ClassStats { class, minimum_share, outstanding_bytes: state.outstanding.bytes, served }
-        });
-        ScheduleStats {
-            classes: classes.collect(),
-            flows,
-            requests: self.requests,
-            outstanding_bytes: self.outstanding.bytes,
-            outstanding_chunks: self.outstanding.chunks,
-            most_outstanding_bytes: self.most_outstanding,
-            promised: self.promised_rate(),
-            past_contended_cap: self.past_contended_cap,
-        }
-    }
 }

@@ -13,7 +13,8 @@ use crate::locator::{Dram, Endpoint, EndpointHandle, Locator, Persistence, Place
 use crate::machine::Machine;
 use crate::memory::{MapOptions, Pages};
 use crate::pipe::schedules::device::Device;
-use crate::runtime::{Runtime, RuntimeOptions, events};
+use crate::runtime::coordinator::events;
+use crate::runtime::{Runtime, RuntimeOptions};
 use crate::span::Span;
 use crate::sync::{Arc, thread};
 use crate::topology::Topology;

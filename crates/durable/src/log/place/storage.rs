@@ -1,8 +1,8 @@
 //! The storage of a log: a list of numbered segments. The log knows nothing else of the place.
 //!
-//! [`LogFolder`](crate::log::LogFolder) keeps segments as files. For another place (persistent memory, a
-//! part of a device, a model that loses what was not synced) these three traits are implemented;
-//! the log moves bytes there by pipes.
+//! [`LogFolder`](crate::log::LogFolder) keeps segments as files. For another place (persistent
+//! memory, a part of a device, a model that loses what was not synced) these three traits are
+//! implemented; the log moves bytes there by pipes.
 
 use std::any::Any;
 use std::sync::Arc;

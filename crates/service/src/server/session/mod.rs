@@ -297,7 +297,8 @@ impl Session {
                 return;
             }
             pause = (pause * 2).min(MAX_PAUSE);
-            // A helper that was killed has not emptied it; one that could not be started is tried again.
+            // A helper that was killed has not emptied it; one that could not be started is tried
+            // again.
             if emptier.as_ref().is_none_or(|emptier| emptier.is_over() && is_readable(&self.socket)) {
                 emptier = self.shared.intake.empty(self.socket.as_fd()).ok();
             }

@@ -17,7 +17,7 @@ pub(in crate::bench) struct Sizes {
     pub(in crate::bench) limit_bytes: u64,
     /// Requests before anything is measured.
     pub(in crate::bench) warm_up: u64,
-    /// Of a phase.
+    /// Seconds of a phase.
     pub(in crate::bench) seconds: f64,
 }
 

@@ -1,9 +1,9 @@
 //! SSD to DRAM and back: a pipe against fio with registered buffers in huge pages, over the same
 //! existing file.
 //!
-//! The pipe cuts into the longest requests that the device takes, up to 2 MiB, has up to 32 at once,
-//! and looks at no clock for each. So fio runs with requests of 1 MiB and of 2 MiB, 16 and 32 at
-//! once, with its clocks and with few, and each figure of ours stands beside the best of its
+//! The pipe cuts into the longest requests that the device takes, up to 2 MiB, has up to 32 at
+//! once, and looks at no clock for each. So fio runs with requests of 1 MiB and of 2 MiB, 16 and 32
+//! at once, with its clocks and with few, and each figure of ours stands beside the best of its
 //! settings.
 
 use crate::bench::contestants::fio::{Clocks, Direction, Fio, Setting};

@@ -1,0 +1,9 @@
+//! Places in memory that the library maps.
+
+mod core_cache;
+mod dram;
+mod numa;
+
+pub use core_cache::CoreCache;
+pub use dram::Dram;
+pub use numa::NumaMemory;

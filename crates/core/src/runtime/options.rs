@@ -1,0 +1,90 @@
+//! What is asked of a runtime and of its pipes.
+
+use super::schedule::{SchedulePolicy, ServiceLevel};
+use crate::backend::{Constraints, check_count};
+use crate::error::Result;
+use crate::machine::Machine;
+
+/// How a runtime works.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RuntimeOptions {
+    /// What its threads' names begin with.
+    pub name: String,
+    /// Threads that copy between memories, at most.
+    pub copiers: usize,
+    /// Threads for routes of two hops and primitives that block, at most.
+    pub blocking: usize,
+    /// Transfers that one pipe has under way, at most, unless its [`ConnectOptions::queue`] says
+    /// otherwise.
+    pub queue: usize,
+    /// Copies between memories up to this length are made on the caller where nothing is held back,
+    /// in bytes.
+    pub max_inline_bytes: u64,
+    /// How copies between memories are shared.
+    pub memory: SchedulePolicy,
+    /// How a device is shared.
+    pub device: SchedulePolicy,
+}
+
+crate::setters! {
+    RuntimeOptions {
+        name: into String,
+        copiers: usize,
+        blocking: usize,
+        queue: usize,
+        max_inline_bytes: u64,
+        memory: SchedulePolicy,
+        device: SchedulePolicy,
+    }
+}
+
+impl RuntimeOptions {
+    /// What serves a machine.
+    pub fn new(machine: &Machine) -> RuntimeOptions {
+        let cores = machine.topology().usable_cores().count();
+        // One core saturates a good part of the memory's bandwidth; a second pays on machines with
+        // many.
+        let copiers = if cores > 4 { 2 } else { 1 };
+        RuntimeOptions {
+            name: "dp".into(),
+            copiers,
+            blocking: cores.clamp(2, 16),
+            queue: 1024,
+            max_inline_bytes: 64 << 10,
+            memory: SchedulePolicy::for_memory(),
+            device: SchedulePolicy::for_device(),
+        }
+    }
+
+    /// Whether the numbers make sense.
+    ///
+    /// # Errors
+    /// `InvalidInput` for none of what must be there, and as [`SchedulePolicy::check`].
+    pub fn check(&self) -> Result<()> {
+        for (knob, count) in [("copiers", self.copiers), ("blocking", self.blocking), ("queue", self.queue)] {
+            check_count(knob, Some(count as u64))?;
+        }
+        self.memory.check().and_then(|()| self.device.check())
+    }
+}
+
+/// What is asked of one pipe of a runtime.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ConnectOptions {
+    /// What the route must meet.
+    pub constraints: Constraints,
+    /// The class and the rates that the runtime gives it.
+    pub service: ServiceLevel,
+    /// Transfers under way, at most; [`RuntimeOptions::queue`] if not given.
+    pub queue: Option<usize>,
+}
+
+crate::setters! {
+    ConnectOptions {
+        constraints: Constraints,
+        service: ServiceLevel,
+        queue: into Option<usize>,
+    }
+}
