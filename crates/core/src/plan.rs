@@ -102,7 +102,11 @@ impl fmt::Display for Route {
             )?;
         }
         for r in &self.rejected {
-            writeln!(f, "  not {} ({}): {}", r.primitive, r.backend, r.why)?;
+            write!(f, "  not {} ({}", r.primitive, r.backend)?;
+            if (&r.from, &r.to) != (&self.source, &self.target) {
+                write!(f, ", {} -> {}", r.from, r.to)?;
+            }
+            writeln!(f, "): {}", r.why)?;
         }
         Ok(())
     }
