@@ -65,28 +65,32 @@ Nothing is at the output's name unless all of it arrived.",
 
 const TRANSFORMS: &str = "\
 Transforms, one after the other, each in a process of its own:
-  lz4, zstd[=1..19], gzip[=0..9]  compress the stream into one frame, which the tool of that name reads
-  unlz4, unzstd, gunzip           decompress what those tools wrote; damage, a cut end and bytes behind
-                                  it are errors (a frame of `lz4 -l` has no mark of its end: if it is cut
-                                  between two of its blocks, the cut is not found)
+  lz4, zstd[=1..19], gzip[=0..9]  compress the stream into one frame, which the tool of that name
+                                  reads
+  unlz4, unzstd, gunzip           decompress what those tools wrote; damage, a cut end and bytes
+                                  behind it are errors (a frame of `lz4 -l` has no mark of its
+                                  end: if it is cut between two of its blocks, the cut is not
+                                  found)
   crc32                           passes the blocks on, and reports the checksum of the stream
   xor=KEY, forward                changes each byte, changes nothing
-  sort-u64                        sorts the numbers of each block, which must be a multiple of 8 bytes
+  sort-u64                        sorts the numbers of each block, which must be a multiple of 8
+                                  bytes
   lz4-compress, lz4-decompress    compress and decompress raw blocks, for one another only
-  exec:COMMAND                    runs `sh -c COMMAND`, which reads the stream on its standard input and
-                                  writes it on its standard output
+  exec:COMMAND                    runs `sh -c COMMAND`, which reads the stream on its standard
+                                  input and writes it on its standard output
 
-A program (exec:) runs as you, outside of the isolation. All that follows exec: is its command, commas
-too; give --through once more for later transforms. The program must read all of its input and exit with
-0, or nothing gets the name of the output. Its standard error is shown. What it started and left running
-is ended with it, except what changed its user. Two processes see to that, and one of them is enough; if
-both are killed, what the shell started stays.
+A program (exec:) runs as you, outside of the isolation. All that follows exec: is its command,
+commas too; give --through once more for later transforms. The program must read all of its input
+and exit with 0, or nothing gets the name of the output. Its standard error is shown. What it
+started and left running is ended with it, except what changed its user. Two processes see to
+that, and one of them is enough; if both are killed, what the shell started stays.
 
-Verified means: this command read the origin once more, applied the transforms to it, and found the bytes
-read back from the disk to be the same. An origin that can be read only once (tcp:, a named pipe, -) and
-a program that can run only once (exec:) are not verified behind a transform that changes bytes: the disk
-is compared with what the sink received, and the report says so. With --output - nothing can be read
-back, the report goes to the standard error, and what fails under way has been written in part.";
+Verified means: this command read the origin once more, applied the transforms to it, and found
+the bytes read back from the disk to be the same. An origin that can be read only once (tcp:, a
+named pipe, -) and a program that can run only once (exec:) are not verified behind a transform
+that changes bytes: the disk is compared with what the sink received, and the report says so. With
+--output - nothing can be read back, the report goes to the standard error, and what fails under
+way has been written in part.";
 
 /// Streams from a source through transforms to a file, by isolated processes, under each placement
 /// of the protocol.

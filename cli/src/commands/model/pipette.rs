@@ -17,9 +17,9 @@ use crate::outcome::{CommandStatus, print, print_json};
 
 const ENDING: Ending = Ending {
     notes: "\
-It compares block I/O, 2B-SSD by MMIO and by DMA, Pipette without and with its cache, and this project's
-cache on the same modelled device, beside the paper's figures. Each figure says whether it is
-exact, calibrated, or out of reach of the text.",
+It compares block I/O, 2B-SSD by MMIO and by DMA, Pipette without and with its cache, and
+this project's cache on the same modelled device, beside the paper's figures. Each figure says
+whether it is exact, calibrated, or out of reach of the text.",
     zero: "the figures are shown",
     one: None,
     examples: &[
