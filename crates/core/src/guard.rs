@@ -56,7 +56,7 @@ pub enum ForeignCode {
     /// The mover of a backend.
     Mover,
     /// An observer of a file.
-    Watch,
+    WriteObserver,
     /// The storage of a log.
     Storage,
     /// The function that a thread runs.
@@ -72,7 +72,7 @@ impl fmt::Display for ForeignCode {
             ForeignCode::Span => "a closure that names a span",
             ForeignCode::Destructor => "a destructor",
             ForeignCode::Mover => "a mover",
-            ForeignCode::Watch => "an observer of a file",
+            ForeignCode::WriteObserver => "an observer of a file",
             ForeignCode::Storage => "the storage of a log",
             ForeignCode::Thread => "a thread",
         })

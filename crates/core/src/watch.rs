@@ -57,8 +57,8 @@ struct Known {
 /// A change in progress.
 struct Begun {
     range: Range<u64>,
-    /// Whether the change is made with the lock held, so that no other runs beside it. Until then it
-    /// blocks no other.
+    /// Whether the change is made with the lock held, so that no other runs beside it. Until then
+    /// it blocks no other.
     is_alone: bool,
 }
 
@@ -119,7 +119,8 @@ impl WriteObservers {
         }
         let _hold = guard::defer_calls();
         // The panic was printed by the panic hook and counted by the process.
-        let changing = |range: &Range<u64>| _ = guard::call(ForeignCode::Watch, || watch.changing(range.clone()));
+        let changing =
+            |range: &Range<u64>| _ = guard::call(ForeignCode::WriteObserver, || watch.changing(range.clone()));
         let mut told: BTreeMap<u64, Range<u64>> = BTreeMap::new();
         let me = std::thread::current().id();
         for turn in 1.. {
@@ -146,7 +147,7 @@ impl WriteObservers {
             known.watches = others.chain([Arc::downgrade(watch)]).collect();
             drop(known);
             for range in told.into_values() {
-                let _ = guard::call(ForeignCode::Watch, || watch.changed(range));
+                let _ = guard::call(ForeignCode::WriteObserver, || watch.changed(range));
             }
             return;
         }
@@ -245,7 +246,7 @@ impl<W: Deref<Target = WriteObservers>> Drop for Change<W> {
 fn each(watches: &Watches, tell: impl Fn(&dyn WriteObserver)) {
     for watch in watches.iter().filter_map(Weak::upgrade) {
         // The panic was counted by the process and printed by the panic hook.
-        let _ = guard::call(ForeignCode::Watch, || tell(&*watch));
+        let _ = guard::call(ForeignCode::WriteObserver, || tell(&*watch));
         drop(DeferredDrop::new(Box::new(watch)));
     }
 }
