@@ -30,10 +30,10 @@ use rustix::net::SendFlags;
 use incoming::parse;
 
 use crate::protocol::{ClientRequest, MAX_REQUEST_BYTES, PipeSpec, ServiceAnswer, VERSION};
+use crate::server::descriptors::intake::{ControlSockets, ReceiverProcess};
+use crate::server::descriptors::places::{OpenedPlace, Opener, PassedDescriptors, Role};
 use crate::server::entrance::hang_up::is_readable;
 use crate::server::log::sanitize;
-use crate::server::passed::intake::{ControlSockets, ReceiverProcess};
-use crate::server::passed::places::{OpenedPlace, Opener, PassedDescriptors, Role};
 use crate::server::quotas::account::{ClientQuota, NotifyOnDrop, SessionFacts, reached};
 use crate::server::quotas::numbers::{self, bad};
 use crate::server::quotas::token_bucket::TokenBucket;
@@ -297,7 +297,8 @@ impl Session {
                 return;
             }
             pause = (pause * 2).min(MAX_PAUSE);
-            // A helper that was killed has not emptied it; one that could not be started is tried again.
+            // A helper that was killed has not emptied it; one that could not be started is tried
+            // again.
             if emptier.as_ref().is_none_or(|emptier| emptier.is_over() && is_readable(&self.socket)) {
                 emptier = self.shared.intake.empty(self.socket.as_fd()).ok();
             }
