@@ -9,9 +9,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
+use datapipes::{Error, ErrorKind};
 use datapipes_sort::Control;
-
-use crate::outcome::interrupted;
 
 /// The signal that arrived, 0 for none.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
@@ -75,8 +74,8 @@ pub(crate) fn outlive() {
     ENDING.into_iter().for_each(|signal| install(signal, nothing, false));
 }
 
-/// Installs a handler of this module. A signal that the parent chose to ignore stays ignored, unless
-/// `even_ignored`.
+/// Installs a handler of this module. A signal that the parent chose to ignore stays ignored,
+/// unless `even_ignored`.
 fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), even_ignored: bool) {
     // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set; the
     // handlers of this module only touch atomics and call what may be called in one (see there).
@@ -113,6 +112,11 @@ extern "C" fn handle(signal: libc::c_int) {
 /// Whether a signal asked to stop.
 pub(crate) fn arrived() -> bool {
     ARRIVED.load(SeqCst) != 0
+}
+
+/// The error of a signal that arrived.
+pub(crate) fn interrupted(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Interrupted, operation, "a signal arrived; nothing was left behind")
 }
 
 /// An error where a signal asked to stop.
