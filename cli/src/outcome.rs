@@ -99,8 +99,3 @@ pub(crate) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(value)
         .map_err(|e| Error::new(ErrorKind::System, "write", format!("the report as JSON: {e}")).with_source(e))
 }
-
-/// The error of a signal that arrived.
-pub(crate) fn interrupted(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Interrupted, operation, "a signal arrived; nothing was left behind")
-}

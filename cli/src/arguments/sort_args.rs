@@ -8,15 +8,17 @@
 pub(crate) mod names;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod values;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 
 use names::Takes::{Argument, Nothing};
 use names::{CHECK_WORDS, SORT_WORDS, SPILL_WORDS, find_long, find_word};
+use usage::misuse;
+pub(crate) use usage::{RecordShape, UsageError, trouble};
 use values::{batch_size, collation_note, most_merged, number, record_shape, size_message};
 
 use datapipes::StageOrder;
@@ -40,14 +42,6 @@ pub(crate) enum Format {
     I64,
     /// Little-endian doubles.
     F64,
-}
-
-/// The sizes behind `--records`; the key lies inside the record and is not empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordShape {
-    pub(crate) len_bytes: usize,
-    pub(crate) key_offset_bytes: usize,
-    pub(crate) key_len_bytes: usize,
 }
 
 /// The action that was asked for.
@@ -120,35 +114,6 @@ impl Parsed {
             Format::U64 | Format::I64 | Format::F64 => Some(8),
         }
     }
-}
-
-/// A command line that makes none. `Display` is all that goes to stderr.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UsageError {
-    pub(crate) message: String,
-    pub(crate) exit_code: u8,
-    /// Whether the message ends with a pointer to --help.
-    pub(crate) try_help: bool,
-}
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "dpipe sort: {}", self.message)?;
-        if self.try_help {
-            write!(f, "\nTry 'dpipe sort --help' for more information.")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for UsageError {}
-
-pub(crate) fn trouble(message: impl Into<String>) -> UsageError {
-    UsageError { message: message.into(), exit_code: 2, try_help: false }
-}
-
-fn misuse(message: impl Into<String>) -> UsageError {
-    UsageError { try_help: true, ..trouble(message) }
 }
 
 /// The parser: arguments still to come, and what the ones before said.

@@ -7,6 +7,7 @@
 //! Each step is a process of its own, so that what the kernel says of its time and memory is about
 //! that step alone. This process stays small: a child's peak memory counts from its parent's.
 
+mod outcome;
 mod steps;
 mod table;
 
@@ -15,20 +16,19 @@ use std::path::{Path, PathBuf};
 use datapipes::topology::BlockDevice;
 use datapipes::{Error, ErrorKind, Result, Route, Ssd, StageOrder, StagePlace};
 use datapipes_sort::{Input, Output};
-use serde::Serialize;
-use serde_json::Value;
 
 use super::data::copy::verify;
 use super::sort;
 use crate::any_locator::AnyLocator;
 use crate::arguments::ending::Ending;
+use crate::arguments::units;
 use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::system::files::WorkFolder;
 use crate::system::signals::{self, WaitsFor};
-use crate::{arguments::units, system::child::Usage};
-use steps::{Checked, Steps};
+use outcome::Outcome;
+use steps::Steps;
 
 const ENDING: Ending = Ending {
     notes: "",
@@ -62,50 +62,6 @@ pub(crate) struct Args {
     /// system, system_absent, same, holds
     #[arg(long)]
     json: bool,
-}
-
-/// The output of `--json`.
-#[derive(Debug, Serialize)]
-struct Outcome {
-    /// Bytes sorted.
-    bytes: u64,
-    /// Records sorted.
-    records: u64,
-    /// The budget.
-    memory_bytes: u64,
-    /// The folder of the files.
-    dir: PathBuf,
-    /// The resources that writing the input used.
-    generated: Usage,
-    /// The report of `dpipe check` on the input.
-    input: Checked,
-    /// The resources that the sort used, and its report.
-    dpipe: Sorted,
-    /// The ways its bytes took, with reasons.
-    routes: Vec<Route>,
-    /// The report of `dpipe check` on the output.
-    output: Checked,
-    /// The system's sort on the same file with the same memory.
-    system: Option<Sorted>,
-    /// Why it was not run.
-    system_absent: Option<String>,
-    /// Whether both outputs are the same bytes.
-    same: Option<bool>,
-    /// Whether the output is in order and has the input's records, and is the same as the system's.
-    holds: bool,
-}
-
-/// A sort that ran.
-#[derive(Debug, Serialize)]
-struct Sorted {
-    /// The program.
-    name: String,
-    /// The command line.
-    command: String,
-    /// The resources that it used.
-    usage: Usage,
-    /// Its own report, where it gives one.
-    report: Option<Value>,
 }
 
 const RECORD_BYTES: u64 = 100;

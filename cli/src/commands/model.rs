@@ -3,13 +3,12 @@
 mod chart;
 mod pipette;
 mod placements;
-
-use std::path::Path;
+mod table;
 
 use datapipes::Result;
 
 use crate::arguments::ending::Ending;
-use crate::outcome::{CommandStatus, print};
+use crate::outcome::CommandStatus;
 
 const ENDING: Ending = Ending {
     notes: "\
@@ -40,61 +39,5 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.model {
         Model::Pipette(args) => pipette::run(args),
         Model::Placements(args) => placements::run(args),
-    }
-}
-
-/// Writes a picture, and says so on the standard error, for the output may be JSON.
-fn save(path: &Path, picture: &str) -> Result<()> {
-    crate::system::files::write_text(path, picture)?;
-    crate::outcome::note(&format!("drawn in {}\n", path.display()));
-    Ok(())
-}
-
-/// A table for a terminal: the first column to the left, the others to the right, as wide as what
-/// is in them.
-#[derive(Debug, Default)]
-struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    fn row<I: IntoIterator<Item = S>, S: Into<String>>(&mut self, cells: I) {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
-    }
-
-    fn print(&self, indent: usize) -> Result<()> {
-        print(&self.text(indent))
-    }
-
-    fn text(&self, indent: usize) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let wide = |column: usize| self.rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|c| wide(c).unwrap_or(0)).collect();
-        let mut out = String::new();
-        for row in &self.rows {
-            let mut line = " ".repeat(indent);
-            for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                match at {
-                    0 => line += &format!("{cell:<width$}"),
-                    _ => line += &format!("  {cell:>width$}"),
-                }
-            }
-            out += line.trim_end();
-            out.push('\n');
-        }
-        out
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Table;
-
-    #[test]
-    fn columns_line_up() {
-        let mut table = Table::default();
-        table.row(["", "A", "long"]);
-        table.row(["µs", "10.5", "1"]);
-        assert_eq!(table.text(2), "         A  long\n  µs  10.5     1\n");
     }
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::outcome::interrupted;
 use crate::system::signals;
+use crate::system::signals::interrupted;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 

@@ -9,9 +9,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
+use datapipes::{Error, ErrorKind};
 use datapipes_sort::Control;
-
-use crate::outcome::interrupted;
 
 /// The signal that arrived, 0 for none.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
@@ -113,6 +112,11 @@ extern "C" fn handle(signal: libc::c_int) {
 /// Whether a signal asked to stop.
 pub(crate) fn arrived() -> bool {
     ARRIVED.load(SeqCst) != 0
+}
+
+/// The error of a signal that arrived.
+pub(crate) fn interrupted(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Interrupted, operation, "a signal arrived; nothing was left behind")
 }
 
 /// An error where a signal asked to stop.

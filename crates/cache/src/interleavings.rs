@@ -1,5 +1,5 @@
-//! Every interleaving of a few readers and a writer, with the versions and flights of the real
-//! code.
+//! Every interleaving of a few readers and a writer, with the versions and pending reads of the
+//! real code.
 //!
 //! Each actor is a list of steps. A step is what a thread does between two moments at which another
 //! thread may affect it. The search runs all orders of all steps, each from the beginning, and
@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 use crate::coherence::writes::{STRIPE, Stamp, Writes};
 use crate::device::engine::Extent;
-use crate::miss::info::{Claim, Flight, InfoArea, Own};
+use crate::miss::info::{Claim, InfoArea, Own, PendingRead};
 use crate::sync::Arc;
 
 /// The offset of a granule before the border of the two stripes.
@@ -58,7 +58,7 @@ impl Part {
     }
 }
 
-/// How flights are found: by the real code, or by a wrong rule that the search must detect.
+/// How pending reads are found: by the real code, or by a wrong rule that the search must detect.
 trait Area {
     type Mine;
     type Others;
@@ -66,41 +66,41 @@ trait Area {
     fn claim(&self, part: Part, writes: &Writes) -> Result<Self::Mine, Self::Others>;
     fn land(&self, mine: Self::Mine, numbers: &[u8]);
     /// The numbers that it brought, if it has landed.
-    fn landed(&self, flight: &Self::Others) -> Option<Vec<u8>>;
-    /// Whether `others` is the flight `mine`.
+    fn landed(&self, pending: &Self::Others) -> Option<Vec<u8>>;
+    /// Whether `others` is the pending read `mine`.
     fn is_of(&self, others: &Self::Others, mine: &Self::Mine) -> bool;
 }
 
 impl<'a> Area for &'a InfoArea {
     type Mine = Own<'a>;
-    type Others = Arc<Flight>;
+    type Others = Arc<PendingRead>;
 
-    fn claim(&self, part: Part, writes: &Writes) -> Result<Own<'a>, Arc<Flight>> {
+    fn claim(&self, part: Part, writes: &Writes) -> Result<Own<'a>, Arc<PendingRead>> {
         match InfoArea::claim(self, part.extent(), writes) {
             Claim::Mine(own) => Ok(own),
-            Claim::Others(flight) => Err(flight),
+            Claim::Others(pending) => Err(pending),
         }
     }
 
     fn land(&self, mine: Own<'a>, numbers: &[u8]) {
-        mine.landed(Ok(numbers));
+        mine.finish(Ok(numbers));
     }
 
-    fn landed(&self, flight: &Arc<Flight>) -> Option<Vec<u8>> {
-        flight.is_over().then(|| flight.wait().map(|bytes| bytes.to_vec()).unwrap_or_default())
+    fn landed(&self, pending: &Arc<PendingRead>) -> Option<Vec<u8>> {
+        pending.is_over().then(|| pending.wait().map(|bytes| bytes.to_vec()).unwrap_or_default())
     }
 
-    fn is_of(&self, others: &Arc<Flight>, mine: &Own<'a>) -> bool {
+    fn is_of(&self, others: &Arc<PendingRead>, mine: &Own<'a>) -> bool {
         mine.is_of(others)
     }
 }
 
-/// At most one flight, which is joined by any reader with the same sum of versions, over any
+/// At most one pending read, which is joined by any reader with the same sum of versions, over any
 /// stripes.
 #[derive(Default)]
 struct BySums(RefCell<Option<(Part, u64, Brought)>>);
 
-/// The numbers that a flight brought, once it has landed.
+/// The numbers that a pending read brought, once it has landed.
 type Brought = Rc<RefCell<Option<Vec<u8>>>>;
 
 impl Area for &BySums {
@@ -109,8 +109,8 @@ impl Area for &BySums {
 
     fn claim(&self, part: Part, writes: &Writes) -> Result<Self::Mine, Self::Others> {
         let sum = |part: Part| writes.stamp(&part.range()).sum();
-        let mut flight = self.0.borrow_mut();
-        if let Some((of, then, brought)) = &*flight
+        let mut pending = self.0.borrow_mut();
+        if let Some((of, then, brought)) = &*pending
             && of.range().start == part.range().start
             && of.range().end >= part.range().end
             && *then == sum(part)
@@ -118,17 +118,17 @@ impl Area for &BySums {
             return Err(brought.clone());
         }
         let mine = Brought::default();
-        *flight = (!writes.is_changing(&part.range())).then(|| (part, sum(part), mine.clone()));
+        *pending = (!writes.is_changing(&part.range())).then(|| (part, sum(part), mine.clone()));
         Ok(mine)
     }
 
     fn land(&self, mine: Self::Mine, numbers: &[u8]) {
         *mine.borrow_mut() = Some(numbers.to_vec());
-        self.0.borrow_mut().take_if(|(_, _, flight)| Rc::ptr_eq(flight, &mine));
+        self.0.borrow_mut().take_if(|(_, _, pending)| Rc::ptr_eq(pending, &mine));
     }
 
-    fn landed(&self, flight: &Self::Others) -> Option<Vec<u8>> {
-        flight.borrow().clone()
+    fn landed(&self, pending: &Self::Others) -> Option<Vec<u8>> {
+        pending.borrow().clone()
     }
 
     fn is_of(&self, others: &Self::Others, mine: &Self::Mine) -> bool {
@@ -141,8 +141,8 @@ struct World<'w> {
     writes: &'w Writes,
     content: [Cell<u8>; 2],
     claims: Cell<u32>,
-    /// The last claim that became a flight, by the stripe in which it begins. Earlier ones are not
-    /// found any more.
+    /// The last claim that became a pending read, by the stripe in which it begins. Earlier ones
+    /// are not found any more.
     last: [Cell<u32>; 2],
 }
 
@@ -154,7 +154,7 @@ impl World<'_> {
     }
 }
 
-/// A flight that this reader owns: the number of its claim, and the versions then.
+/// A pending read that this reader owns: the number of its claim, and the versions then.
 struct Claimed<M> {
     mine: M,
     number: u32,
@@ -179,7 +179,7 @@ impl<A: Area> Reader<A> {
         match &self.at {
             At::Begin | At::Reading(..) => true,
             At::Stamped(_) => !world.writes.is_changing(&self.part.range()),
-            At::Waiting(_, flight) => area.landed(flight).is_some(),
+            At::Waiting(_, pending) => area.landed(pending).is_some(),
             At::Done => false,
         }
     }
@@ -195,7 +195,7 @@ impl<A: Area> Reader<A> {
                     world.last[self.part.stripes()[0]].set(number);
                     At::Reading(stamp, Vec::new(), Claimed { mine, number, versions: world.versions() })
                 }
-                Err(flight) => At::Waiting(stamp, flight),
+                Err(pending) => At::Waiting(stamp, pending),
             },
             At::Reading(stamp, mut numbers, mine) => match self.part.stripes().get(numbers.len()) {
                 Some(&stripe) => {
@@ -207,8 +207,8 @@ impl<A: Area> Reader<A> {
                     self.give_out(world, stamp, &numbers)?
                 }
             },
-            At::Waiting(stamp, flight) => {
-                let numbers = area.landed(&flight).unwrap_or_default();
+            At::Waiting(stamp, pending) => {
+                let numbers = area.landed(&pending).unwrap_or_default();
                 self.give_out(world, stamp, &numbers)?
             }
             At::Done => At::Done,
@@ -281,11 +281,12 @@ struct Case<'s> {
     writer: &'s [Part],
 }
 
-/// Everything that determines the next steps. Flights that landed and were not joined are left out.
+/// Everything that determines the next steps. Pending reads that landed and were not joined are
+/// left out.
 fn state<A: Area>(world: &World<'_>, area: &A, readers: &[Reader<A>], writer: &Writer<'_>) -> String {
     let is_found = |part: Part, number: u32| world.last[part.stripes()[0]].get() == number;
-    let owner = |flight: &A::Others| {
-        readers.iter().position(|r| matches!(&r.at, At::Reading(_, _, c) if area.is_of(flight, &c.mine)))
+    let owner = |pending: &A::Others| {
+        readers.iter().position(|r| matches!(&r.at, At::Reading(_, _, c) if area.is_of(pending, &c.mine)))
     };
     let of = |r: &Reader<A>| match &r.at {
         At::Begin => "begin".to_owned(),
@@ -293,7 +294,7 @@ fn state<A: Area>(world: &World<'_>, area: &A, readers: &[Reader<A>], writer: &W
         At::Reading(stamp, numbers, c) => {
             format!("{stamp:?} {numbers:?} {} {}", is_found(r.part, c.number), c.versions)
         }
-        At::Waiting(stamp, flight) => format!("{stamp:?} for {:?} {:?}", area.landed(flight), owner(flight)),
+        At::Waiting(stamp, pending) => format!("{stamp:?} for {:?} {:?}", area.landed(pending), owner(pending)),
         At::Done => "done".to_owned(),
     };
     let readers: Vec<String> = readers.iter().map(of).collect();

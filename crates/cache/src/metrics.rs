@@ -34,7 +34,7 @@ pub struct ClassMetrics {
     /// Items that were moved when their slab changed its class.
     pub moved: u64,
     /// Ghost hits: misses that would have been hits with more memory.
-    pub regrets: u64,
+    pub ghost_hits: u64,
 }
 
 /// All counters. Times are in nanoseconds, sizes in bytes.
@@ -134,7 +134,7 @@ impl Metrics {
                 evicted: counts.evicted,
                 invalidated: counts.invalidated,
                 moved: counts.moved,
-                regrets: counts.regrets,
+                ghost_hits: counts.ghost_hits,
             });
         }
         self.reads = self.hits + self.misses;

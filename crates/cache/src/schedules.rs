@@ -169,7 +169,7 @@ fn reads_across_pages_and_stripes_are_of_one_moment() {
 }
 
 #[test]
-fn a_read_of_a_part_joins_no_flight_of_more_that_is_older() {
+fn a_read_of_a_part_joins_no_pending_read_of_more_that_is_older() {
     // One thread reads across two stripes, another the part in the first stripe, which alone is
     // written. The second stripe, or the first, changed before, so that the sums over one and over
     // two stripes can be equal.
@@ -324,7 +324,7 @@ fn a_file_that_is_cut_and_grows_again_has_zeros() {
 }
 
 #[test]
-fn all_waiters_of_a_flight_are_notified_once() {
+fn all_waiters_of_a_pending_read_are_notified_once() {
     schedules(|| {
         let area = Arc::new(InfoArea::default());
         let writes = Arc::new(Writes::default());
@@ -334,14 +334,14 @@ fn all_waiters_of_a_flight_are_notified_once() {
             .map(|n| {
                 let (area, writes, flown) = (area.clone(), writes.clone(), flown.clone());
                 thread::spawn(move || match area.claim(wanted, &writes) {
-                    Claim::Mine(flight) if n == 1 => {
-                        flight.landed(Err(&Error::new(ErrorKind::Device, "read", "a model")));
+                    Claim::Mine(pending) if n == 1 => {
+                        pending.finish(Err(&Error::new(ErrorKind::Device, "read", "a model")));
                     }
-                    Claim::Mine(flight) => {
+                    Claim::Mine(pending) => {
                         let number = flown.fetch_add(1, Ordering::SeqCst) as u8;
-                        flight.landed(Ok(&[number; 512]));
+                        pending.finish(Ok(&[number; 512]));
                     }
-                    Claim::Others(flight) => match flight.wait() {
+                    Claim::Others(pending) => match pending.wait() {
                         Ok(bytes) => {
                             assert!(bytes.len() == 512 && u64::from(bytes[0]) < flown.load(Ordering::SeqCst))
                         }

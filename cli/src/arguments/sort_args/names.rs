@@ -3,7 +3,7 @@
 
 use datapipes_sort::text::quote;
 
-use super::{UsageError, misuse};
+use super::usage::{UsageError, misuse};
 
 /// Whether a long option takes an argument.
 #[derive(Clone, Copy, PartialEq)]

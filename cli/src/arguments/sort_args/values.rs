@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use datapipes_sort::text::{SizeError, quote};
 
-use super::{RecordShape, UsageError, trouble};
+use super::usage::{RecordShape, UsageError, trouble};
 
 /// GNU sort holds all files of a merge open beside the standard streams; a larger --batch-size is
 /// refused here too.

@@ -4,24 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use datapipes::{Error, ErrorKind, Result};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Sorted;
-use crate::outcome::interrupted;
+use super::outcome::{Checked, Sorted};
 use crate::progress::{self, State};
 use crate::system::child::{self, Usage};
 use crate::system::signals;
-
-/// The output of `dpipe check --json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Checked {
-    pub(super) records: u64,
-    pub(super) bytes: u64,
-    pub(super) sorted: bool,
-    pub(super) duplicates: u64,
-    pub(super) checksum: String,
-}
+use crate::system::signals::interrupted;
 
 /// The settings that the steps share.
 pub(super) struct Steps<'a> {

@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use datapipes::Route;
 use serde_json::Value;
 
-use super::steps::Checked;
-use super::{Outcome, Sorted};
+use super::outcome::{Checked, Outcome, Sorted};
 use crate::arguments::units;
 use crate::system::child::Usage;
 

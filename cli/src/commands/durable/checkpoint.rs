@@ -1,26 +1,23 @@
 //! `dpipe checkpoint`: regions of memory, saved and restored as a whole.
 
 mod bench;
+mod shown;
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use datapipes::{AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
-use datapipes_durable::checkpoint::{
-    Checkpoint, CheckpointEntry, CheckpointProgress, Checkpoints, Fallback, Manifest, SaveOptions, SavedCheckpoint,
-};
+use datapipes_durable::checkpoint::{Checkpoint, CheckpointEntry, Checkpoints, Fallback, Manifest, SaveOptions};
 use serde::Serialize;
 
 use crate::any_locator::open_to_read;
 use crate::arguments::ending::Ending;
 use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
-use crate::progress::{self, State};
 use crate::system::files;
 use crate::system::signals::{self, WaitsFor};
+use shown::{shown, watched};
 
 const CHECKPOINT: Ending = Ending {
     notes: "\
@@ -155,19 +152,6 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     }
 }
 
-/// Does work that reports its progress, with a bar where somebody watches, until a signal stops it.
-fn watched<T>(phase: &'static str, work: impl FnOnce(&mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>) -> T) -> T {
-    let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
-    let state = || State { phase, done: done.load(Relaxed), total: total.load(Relaxed) };
-    progress::during(progress::wanted(), state, || {
-        work(&mut |p| {
-            done.store(p.done, Relaxed);
-            total.store(p.total, Relaxed);
-            if signals::arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })
-    })
-}
-
 fn save(args: &Save) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
@@ -189,21 +173,6 @@ fn save(args: &Save) -> Result<CommandStatus> {
         print(&shown(&saved))?;
     }
     Ok(CommandStatus::Good)
-}
-
-fn shown(saved: &SavedCheckpoint) -> String {
-    let seconds = saved.write_seconds + saved.publish_seconds;
-    let removed = match saved.removed.len() {
-        0 => String::new(),
-        n => format!("; {n} older ones were removed"),
-    };
-    format!(
-        "checkpoint {}: {} durable in {seconds:.3} s ({}), {:.3} s of it for the sync and the name{removed}\n",
-        saved.number,
-        units::bytes(saved.bytes),
-        units::rate(saved.bytes, seconds),
-        saved.publish_seconds
-    )
 }
 
 /// A file in memory.

@@ -1,5 +1,6 @@
 //! `dpipe machine`: the hardware and primitives of this machine.
 
+mod facts;
 mod picture;
 mod storage;
 
@@ -7,15 +8,15 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use datapipes::Result;
-use datapipes::backend::{Backend, Knob, Primitive};
-use datapipes::topology::{BlockDevice, StorageFacts, Topology};
+use datapipes::backend::Backend;
+use datapipes::topology::BlockDevice;
 use datapipes_cpu::Calibration;
-use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::system::signals::{self, WaitsFor};
+use facts::{BackendFacts, Facts};
 use storage::StorageCost;
 
 const ENDING: Ending = Ending {
@@ -43,24 +44,6 @@ pub(crate) struct Args {
     /// Folder on the storage to show and measure [default: the one for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-}
-
-#[derive(Serialize)]
-struct Facts<'a> {
-    fingerprint: String,
-    topology: &'a Topology,
-    storage: Option<StorageFacts>,
-    backends: Vec<BackendFacts>,
-    io_uring: datapipes_file::UringFacts,
-    calibration: Calibration,
-    storage_cost: Option<StorageCost>,
-}
-
-#[derive(Serialize)]
-struct BackendFacts {
-    name: &'static str,
-    primitives: Vec<Primitive>,
-    knobs: Vec<Knob>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {

@@ -11,7 +11,7 @@ use datapipes_models::pipette::report::{Agreement, Cell, Grid, ModelReport};
 use serde::Serialize;
 
 use super::chart::{Form, Panel, Series, svg};
-use super::{Table, save};
+use super::table::{Table, save};
 use crate::arguments::ending::Ending;
 use crate::outcome::{CommandStatus, print, print_json};
 

@@ -12,7 +12,7 @@ use datapipes_models::time::Time;
 use serde::Serialize;
 
 use super::chart::{Form, Panel, Series, svg};
-use super::{Table, save};
+use super::table::{Table, save};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};

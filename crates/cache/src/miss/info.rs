@@ -35,7 +35,7 @@ impl Hasher for Mixed {
     }
 }
 
-type Flights = HashMap<u64, Arc<Flight>, BuildHasherDefault<Mixed>>;
+type PendingReads = HashMap<u64, Arc<PendingRead>, BuildHasherDefault<Mixed>>;
 
 /// The bytes that arrived, or why they did not.
 type Arrival = std::result::Result<Arc<[u8]>, (ErrorKind, String)>;
@@ -47,7 +47,7 @@ struct Progress {
 }
 
 /// An extent that is being read.
-pub(crate) struct Flight {
+pub(crate) struct PendingRead {
     extent: Extent,
     /// The versions of all of the extent's own bytes at the start, whatever part others want.
     stamp: Stamp,
@@ -55,13 +55,13 @@ pub(crate) struct Flight {
     /// The number of waiters. It changes only under the lock of its part of the table.
     waiting: AtomicUsize,
     progress: Mutex<Progress>,
-    landed: Condvar,
+    finished: Condvar,
 }
 
-impl Flight {
+impl PendingRead {
     /// Whether its bytes were unchanged in the file from its start until now, and it has all of
-    /// `extent`. All bytes of the flight are checked: a reader that wants only a part has fewer
-    /// stripes, whose versions do not cover the flight.
+    /// `extent`. All bytes of the pending read are checked: a reader that wants only a part has
+    /// fewer stripes, whose versions do not cover the pending read.
     fn serves(&self, extent: Extent, writes: &Writes) -> bool {
         let own = self.extent.offset..self.extent.end();
         self.extent.offset == extent.offset
@@ -71,24 +71,24 @@ impl Flight {
     }
 }
 
-/// A flight that this thread must finish. If it is dropped without a report, perhaps by a panic,
-/// the waiters get an error.
+/// A pending read that this thread must finish. If it is dropped without a report, perhaps by a
+/// panic, the waiters get an error.
 pub(crate) struct Own<'a> {
     area: &'a InfoArea,
-    flight: Option<Arc<Flight>>,
+    pending: Option<Arc<PendingRead>>,
 }
 
 /// The result of claiming an extent.
 pub(crate) enum Claim<'a> {
-    /// The caller must read it, and report to [`Own::landed`].
+    /// The caller must read it, and report to [`Own::finish`].
     Mine(Own<'a>),
     /// Another thread reads it.
-    Others(Arc<Flight>),
+    Others(Arc<PendingRead>),
 }
 
-/// The table of flights.
+/// The table of pending reads.
 pub(crate) struct InfoArea {
-    parts: [Mutex<Flights>; PARTS],
+    parts: [Mutex<PendingReads>; PARTS],
 }
 
 impl Default for InfoArea {
@@ -98,51 +98,58 @@ impl Default for InfoArea {
 }
 
 impl InfoArea {
-    fn part(&self, offset: u64) -> &Mutex<Flights> {
+    fn part(&self, offset: u64) -> &Mutex<PendingReads> {
         &self.parts[mix(offset) as usize % PARTS]
     }
 
-    /// Claims the extent, or returns the flight that reads it. A flight that began before a change
-    /// of its bytes does not help the caller. Nor does one that began while any of its bytes was
-    /// changing: its reader may not want the changing bytes, and the caller may.
+    /// Claims the extent, or returns the pending read that reads it. A pending read that began
+    /// before a change of its bytes does not help the caller. Nor does one that began while any of
+    /// its bytes was changing: its reader may not want the changing bytes, and the caller may.
     pub(crate) fn claim(&self, extent: Extent, writes: &Writes) -> Claim<'_> {
         let range = extent.offset..extent.end();
         // The stamp comes first: it reveals a change that begins after the look at the list.
         let stamp = writes.stamp(&range);
         let whole = !writes.is_changing(&range);
         let mut part = self.part(extent.offset).lock();
-        if let Some(flight) = part.get(&extent.offset)
-            && flight.serves(extent, writes)
+        if let Some(pending) = part.get(&extent.offset)
+            && pending.serves(extent, writes)
         {
-            flight.waiting.fetch_add(1, Ordering::Relaxed);
-            return Claim::Others(flight.clone());
+            pending.waiting.fetch_add(1, Ordering::Relaxed);
+            return Claim::Others(pending.clone());
         }
         let waiting = AtomicUsize::new(0);
-        let flight =
-            Arc::new(Flight { extent, stamp, whole, waiting, progress: Mutex::default(), landed: Condvar::new() });
-        // If a shorter or older flight is there, both go on. Later callers find the newer one.
-        part.insert(extent.offset, flight.clone());
-        Claim::Mine(Own { area: self, flight: Some(flight) })
+        let pending = Arc::new(PendingRead {
+            extent,
+            stamp,
+            whole,
+            waiting,
+            progress: Mutex::default(),
+            finished: Condvar::new(),
+        });
+        // If a shorter or older pending read is there, both go on. Later callers find the newer
+        // one.
+        part.insert(extent.offset, pending.clone());
+        Claim::Mine(Own { area: self, pending: Some(pending) })
     }
 
-    fn landed(&self, flight: &Arc<Flight>, result: Result<&[u8], &Error>) {
-        let mut part = self.part(flight.extent.offset).lock();
-        if part.get(&flight.extent.offset).is_some_and(|f| Arc::ptr_eq(f, flight)) {
-            part.remove(&flight.extent.offset);
+    fn finish(&self, pending: &Arc<PendingRead>, result: Result<&[u8], &Error>) {
+        let mut part = self.part(pending.extent.offset).lock();
+        if part.get(&pending.extent.offset).is_some_and(|f| Arc::ptr_eq(f, pending)) {
+            part.remove(&pending.extent.offset);
         }
         // Nobody can join any more: waiters join under this lock.
-        let waiting = flight.waiting.load(Ordering::Relaxed);
+        let waiting = pending.waiting.load(Ordering::Relaxed);
         drop(part);
         if waiting == 0 {
             return;
         }
-        let mut progress = flight.progress.lock();
+        let mut progress = pending.progress.lock();
         progress.over = true;
         progress.arrival = Some(match result {
             Ok(bytes) => Ok(bytes.into()),
             Err(error) => Err((error.kind(), error.to_string())),
         });
-        flight.landed.notify_all();
+        pending.finished.notify_all();
     }
 
     /// Returns the number of reads in flight.
@@ -152,45 +159,45 @@ impl InfoArea {
 }
 
 impl Own<'_> {
-    /// Whether this is its flight.
+    /// Whether this is its pending read.
     #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn is_of(&self, flight: &Arc<Flight>) -> bool {
-        self.flight.as_ref().is_some_and(|own| Arc::ptr_eq(own, flight))
+    pub(crate) fn is_of(&self, pending: &Arc<PendingRead>) -> bool {
+        self.pending.as_ref().is_some_and(|own| Arc::ptr_eq(own, pending))
     }
 
     /// Reports the result of the read.
-    pub(crate) fn landed(mut self, result: Result<&[u8], &Error>) {
-        if let Some(flight) = self.flight.take() {
-            self.area.landed(&flight, result);
+    pub(crate) fn finish(mut self, result: Result<&[u8], &Error>) {
+        if let Some(pending) = self.pending.take() {
+            self.area.finish(&pending, result);
         }
     }
 }
 
 impl Drop for Own<'_> {
     fn drop(&mut self) {
-        if let Some(flight) = self.flight.take() {
+        if let Some(pending) = self.pending.take() {
             let error =
                 Error::new(ErrorKind::System, "read", "the read that was to bring these bytes ended without them");
-            self.area.landed(&flight, Err(&error));
+            self.area.finish(&pending, Err(&error));
         }
     }
 }
 
-impl Flight {
+impl PendingRead {
     /// Whether it has ended, so that `wait` returns at once.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn is_over(&self) -> bool {
         self.progress.lock().over
     }
 
-    /// Waits for another thread's flight and returns all of its bytes.
+    /// Waits for another thread's pending read and returns all of its bytes.
     ///
     /// # Errors
     /// The error of the other thread's read.
     pub(crate) fn wait(&self) -> Result<Arc<[u8]>> {
         let mut progress = self.progress.lock();
         while !progress.over {
-            progress = self.landed.wait(progress);
+            progress = self.finished.wait(progress);
         }
         match &progress.arrival {
             Some(Ok(bytes)) => Ok(bytes.clone()),

@@ -122,14 +122,14 @@ impl Inner {
                 continue;
             }
             match self.info.claim(extent, &self.writes) {
-                Claim::Mine(flight) => {
+                Claim::Mine(pending) => {
                     // Memory is prefetched while the device works.
                     let of = pieces[request.first..].iter().take(request.count);
                     of.for_each(|piece| self.insert_soon(piece.offset));
-                    mine.push((number, Some(flight)));
+                    mine.push((number, Some(pending)));
                     extents.push(extent);
                 }
-                Claim::Others(flight) => others.push((number, flight)),
+                Claim::Others(pending) => others.push((number, pending)),
             }
         }
         // The pieces that are to be checked, and whether this thread read them.
@@ -168,14 +168,14 @@ impl Inner {
             let mut told = vec![false; extents.len()];
             self.engine.read(&extents, &mut |at, result| {
                 told[at] = true;
-                let (number, flight) = &mut mine[at];
+                let (number, pending) = &mut mine[at];
                 let result = result.as_ref();
                 if let Ok(bytes) = result {
                     came += 1;
                     came_bytes += bytes.len() as u64;
                 }
-                if let Some(flight) = flight.take() {
-                    flight.landed(result.map(|b| &**b));
+                if let Some(pending) = pending.take() {
+                    pending.finish(result.map(|b| &**b));
                 }
                 settle(*number, extents[at], result.map(|b| &**b), true);
             });
@@ -188,9 +188,9 @@ impl Inner {
                 self.dispatcher.took(u64::from(extents[0].len), self.engine.now_ns().saturating_sub(started));
             }
         }
-        for (number, flight) in others {
+        for (number, pending) in others {
             Tally::add(&self.tally.joined, 1);
-            let result = flight.wait();
+            let result = pending.wait();
             let extent = requests[number].extent;
             settle(number, extent, result.as_deref(), false);
         }

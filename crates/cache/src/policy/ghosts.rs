@@ -13,7 +13,7 @@
 //! Fingerprints with a time need four bytes a key: the same memory then remembers half as many keys
 //! as there are items (of 128 bytes), without such errors, and with fewer hits.
 
-use crate::store::ground::Table;
+use crate::store::arena::Table;
 use crate::store::index::mix;
 use crate::store::policy::{GhostLines, ghost_line_of};
 
@@ -106,7 +106,7 @@ impl Ghosts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ground::{Ground, Memory};
+    use crate::store::arena::{Arena, Memory};
     use crate::sync::Arc;
 
     const SHARE: usize = 4 << 20;
@@ -115,8 +115,8 @@ mod tests {
 
     fn ghosts() -> Ghosts {
         let memory = Memory::map(SHARE, false).unwrap();
-        let ground = Arc::new(Ground::over(&memory, 0, SHARE, 0).unwrap());
-        Ghosts::over(ground.table(Ghosts::entries_for(SHARE)))
+        let arena = Arc::new(Arena::over(&memory, 0, SHARE, 0).unwrap());
+        Ghosts::over(arena.table(Ghosts::entries_for(SHARE)))
     }
 
     fn key(i: usize) -> u64 {

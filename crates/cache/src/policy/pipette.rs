@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 
 use super::lru::List;
 use super::sketch::Sketch;
+use crate::store::arena::Arena;
 use crate::store::class::CLASSES;
-use crate::store::ground::Ground;
 use crate::store::header::State;
 use crate::store::memory::Slots;
 use crate::store::policy::{Admission, Policy};
@@ -87,14 +87,14 @@ impl Pipette {
 impl Policy for Pipette {
     const EXTRA: usize = 8;
 
-    fn new(share: usize, ground: &Arc<Ground>) -> Pipette {
+    fn new(share: usize, arena: &Arc<Arena>) -> Pipette {
         let bytes = (share / 64).next_multiple_of(64);
-        let references = Sketch::over(ground.table(bytes), (share / 150 * 10) as u64);
+        let references = Sketch::over(arena.table(bytes), (share / 150 * 10) as u64);
         let classes = std::array::from_fn(|_| ByClass::default());
         Pipette { classes, references, threshold: MIN_THRESHOLD, accesses: 0, reuses: 0 }
     }
 
-    fn enough(&self) -> Option<u8> {
+    fn saturation(&self) -> Option<u8> {
         // Each read moves an item in its list, and is counted.
         None
     }
@@ -168,7 +168,7 @@ impl Policy for Pipette {
         slot
     }
 
-    fn regrets(&mut self, class: u8) -> u64 {
+    fn take_ghost_hits(&mut self, class: u8) -> u64 {
         // The paper's maintenance thread watches eviction counts (section 3.2.3).
         std::mem::take(&mut self.classes[usize::from(class)].evictions)
     }

@@ -19,8 +19,8 @@ use std::collections::VecDeque;
 
 use super::clock::{Hand, Judgement};
 use super::ghosts::Ghosts;
+use crate::store::arena::Arena;
 use crate::store::class::CLASSES;
-use crate::store::ground::Ground;
 use crate::store::header::{MAX_FREQ, State};
 use crate::store::memory::Slots;
 use crate::store::policy::{Admission, GhostLines, NextVictims, Policy};
@@ -43,7 +43,7 @@ struct ByClass {
     probation: usize,
     main: usize,
     hand: Hand,
-    regrets: u64,
+    ghost_hits: u64,
 }
 
 /// The state of the policy for a shard.
@@ -120,12 +120,12 @@ impl S3Fifo {
 impl Policy for S3Fifo {
     const EXTRA: usize = 0;
 
-    fn new(share: usize, ground: &Arc<Ground>) -> S3Fifo {
-        let ghosts = Ghosts::over(ground.table(Ghosts::entries_for(share)));
+    fn new(share: usize, arena: &Arc<Arena>) -> S3Fifo {
+        let ghosts = Ghosts::over(arena.table(Ghosts::entries_for(share)));
         S3Fifo { classes: std::array::from_fn(|_| ByClass::default()), ghosts, items: 0, recency: false }
     }
 
-    fn enough(&self) -> Option<u8> {
+    fn saturation(&self) -> Option<u8> {
         Some(if self.recency { 1 } else { MAX_FREQ })
     }
 
@@ -133,15 +133,15 @@ impl Policy for S3Fifo {
     fn touched(&mut self, slots: &mut Slots, _class: u8, slot: u32, _key: u64) {
         let header = slots.header(slot);
         // The header is written only if it changes: a line that is only read stays clean.
-        if self.enough().is_some_and(|enough| header.freq() < enough) {
+        if self.saturation().is_some_and(|saturation| header.freq() < saturation) {
             slots.set_header(slot, header.with_freq(header.freq() + 1));
         }
     }
 
     fn admission(&mut self, class: u8, key: u64) -> Admission {
-        let regret = self.ghosts.remember(key);
-        self.classes[usize::from(class)].regrets += u64::from(regret);
-        if regret || self.recency { Admission::Main } else { Admission::Probation }
+        let was_evicted = self.ghosts.remember(key);
+        self.classes[usize::from(class)].ghost_hits += u64::from(was_evicted);
+        if was_evicted || self.recency { Admission::Main } else { Admission::Probation }
     }
 
     fn placed(&mut self, slots: &mut Slots, class: u8, slot: u32) {
@@ -208,8 +208,8 @@ impl Policy for S3Fifo {
         Some(self.ghosts.ghost_lines())
     }
 
-    fn regrets(&mut self, class: u8) -> u64 {
-        std::mem::take(&mut self.classes[usize::from(class)].regrets)
+    fn take_ghost_hits(&mut self, class: u8) -> u64 {
+        std::mem::take(&mut self.classes[usize::from(class)].ghost_hits)
     }
 
     fn prefer_recency(&mut self, recency: bool) {

@@ -3,8 +3,8 @@
 //! without a mark.
 
 use super::lru::List;
+use crate::store::arena::Arena;
 use crate::store::class::CLASSES;
-use crate::store::ground::Ground;
 use crate::store::memory::{NONE, Slots};
 use crate::store::policy::{Admission, Policy};
 use crate::sync::Arc;
@@ -33,12 +33,12 @@ impl Sieve {
 impl Policy for Sieve {
     const EXTRA: usize = 8;
 
-    fn new(_share: usize, _ground: &Arc<Ground>) -> Sieve {
+    fn new(_share: usize, _arena: &Arc<Arena>) -> Sieve {
         let class = ByClass { list: List::default(), hand: NONE };
         Sieve { classes: [class; CLASSES], evicted: [0; CLASSES] }
     }
 
-    fn enough(&self) -> Option<u8> {
+    fn saturation(&self) -> Option<u8> {
         Some(1)
     }
 
@@ -87,7 +87,7 @@ impl Policy for Sieve {
         None
     }
 
-    fn regrets(&mut self, class: u8) -> u64 {
+    fn take_ghost_hits(&mut self, class: u8) -> u64 {
         // It remembers no evicted keys, so it reports its evictions.
         std::mem::take(&mut self.evicted[usize::from(class)])
     }

@@ -1,7 +1,7 @@
 //! Approximate counts of recent reads of a key: small counters shared by many keys, halved now and
 //! then (a count-min sketch with aging, as in TinyLFU: Einziger, Friedman, Manes, ACM TOS 2017).
 
-use crate::store::ground::Table;
+use crate::store::arena::Table;
 use crate::store::index::mix;
 
 /// Counters of four bits, two a byte. A key has four, all in one line.

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use super::clock::{Hand, Judgement};
 use super::sketch::Sketch;
+use crate::store::arena::Arena;
 use crate::store::class::CLASSES;
-use crate::store::ground::Ground;
 use crate::store::header::State;
 use crate::store::memory::Slots;
 use crate::store::policy::{Admission, Policy};
@@ -25,7 +25,7 @@ struct ByClass {
     in_window: usize,
     main: usize,
     hand: Hand,
-    regrets: u64,
+    ghost_hits: u64,
 }
 
 /// The state of the policy for a shard.
@@ -75,13 +75,13 @@ impl TinyLfu {
 impl Policy for TinyLfu {
     const EXTRA: usize = 0;
 
-    fn new(share: usize, ground: &Arc<Ground>) -> TinyLfu {
+    fn new(share: usize, arena: &Arc<Arena>) -> TinyLfu {
         // The limit is about ten additions for each item of 128 bytes that fits.
-        let sketch = Sketch::over(ground.table((share / 64).next_multiple_of(64)), (share / 150 * 10) as u64);
+        let sketch = Sketch::over(arena.table((share / 64).next_multiple_of(64)), (share / 150 * 10) as u64);
         TinyLfu { classes: std::array::from_fn(|_| ByClass::default()), sketch }
     }
 
-    fn enough(&self) -> Option<u8> {
+    fn saturation(&self) -> Option<u8> {
         // The sketch counts all reads.
         None
     }
@@ -97,7 +97,7 @@ impl Policy for TinyLfu {
 
     fn admission(&mut self, class: u8, key: u64) -> Admission {
         if self.sketch.estimate(key) > 1 {
-            self.classes[usize::from(class)].regrets += 1;
+            self.classes[usize::from(class)].ghost_hits += 1;
         }
         self.sketch.add(key);
         Admission::Probation
@@ -174,8 +174,8 @@ impl Policy for TinyLfu {
         }
     }
 
-    fn regrets(&mut self, class: u8) -> u64 {
-        std::mem::take(&mut self.classes[usize::from(class)].regrets)
+    fn take_ghost_hits(&mut self, class: u8) -> u64 {
+        std::mem::take(&mut self.classes[usize::from(class)].ghost_hits)
     }
 
     fn allocated_bytes(&self) -> usize {

@@ -1,13 +1,9 @@
 //! The store: the memory of the cache, divided among shards by page.
 
-pub(crate) mod class;
-mod glance;
-pub(crate) mod ground;
+pub(crate) mod arena;
 pub(crate) mod guarded;
-pub(crate) mod header;
 mod hits;
-pub(crate) mod index;
-pub(crate) mod memory;
+mod optimistic;
 pub(crate) mod policy;
 pub(crate) mod reassign;
 pub(crate) mod shard;
@@ -17,9 +13,10 @@ mod tests;
 
 use std::ops::Range;
 
-use class::CLASSES;
-pub(crate) use header::{PAGE, SECTOR};
-use memory::Pinned;
+use arena::class::CLASSES;
+pub(crate) use arena::header::{PAGE, SECTOR};
+use arena::memory::Pinned;
+pub(crate) use arena::{class, header, index, memory};
 use reassign::Reassignment;
 use shard::ClassState;
 pub(crate) use shard::Missing;
@@ -113,6 +110,6 @@ impl ClassState {
         a.evicted += b.evicted;
         a.invalidated += b.invalidated;
         a.moved += b.moved;
-        a.regrets += b.regrets;
+        a.ghost_hits += b.ghost_hits;
     }
 }

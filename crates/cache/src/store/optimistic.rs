@@ -16,7 +16,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::ground::{self, Ground};
+use super::arena::{self, Arena};
 use super::header::{Header, PAGE, SECTOR};
 use super::index::{self, Key};
 
@@ -47,17 +47,17 @@ pub(crate) enum Found {
 /// Copies the bytes at `offset` from an item that covers them and begins in the same sector, or at
 /// the start of the page. The result is valid only if nothing changed meanwhile.
 #[inline]
-pub(crate) fn read(ground: &Ground, offset: u64, out: &mut [u8]) -> Found {
-    let page = page_before(ground, offset);
+pub(crate) fn read(arena: &Arena, offset: u64, out: &mut [u8]) -> Found {
+    let page = page_before(arena, offset);
     if let Some(page) = page {
         // Both lines are fetched at the same time.
-        index::bucket_soon(ground.index(), Key::of(page));
+        index::bucket_soon(arena.index(), Key::of(page));
     }
-    let mut found = beginning_at(ground, offset, offset, out);
+    let mut found = beginning_at(arena, offset, offset, out);
     if let (Found::Nothing(neighbours), Some(page)) = (found, page) {
-        found = match beginning_at(ground, page, offset, out) {
+        found = match beginning_at(arena, page, offset, out) {
             // Items that begin in a third sector were not searched.
-            Found::Nothing(_) if ground.has_others_spanning() => Found::Unsure,
+            Found::Nothing(_) if arena.has_others_spanning() => Found::Unsure,
             Found::Nothing(_) => Found::Nothing(neighbours),
             found => found,
         };
@@ -67,20 +67,20 @@ pub(crate) fn read(ground: &Ground, offset: u64, out: &mut [u8]) -> Found {
 
 /// The start of the page, if an item that begins there may reach another sector.
 #[inline]
-fn page_before(ground: &Ground, offset: u64) -> Option<u64> {
+fn page_before(arena: &Arena, offset: u64) -> Option<u64> {
     let page = offset / PAGE * PAGE;
-    (ground.has_spanning() && page / SECTOR != offset / SECTOR).then_some(page)
+    (arena.has_spanning() && page / SECTOR != offset / SECTOR).then_some(page)
 }
 
 /// Reads from an item that begins at `from`, or before it in its sector.
 #[inline]
-fn beginning_at(ground: &Ground, from: u64, offset: u64, out: &mut [u8]) -> Found {
+fn beginning_at(arena: &Arena, from: u64, offset: u64, out: &mut [u8]) -> Found {
     let (mut found, mut partly) = (None, false);
-    let search = index::find(ground.index(), Key::of(from), BUCKETS, |slot, begin| {
-        let Some(place) = ground.place(slot) else { return false };
+    let search = index::find(arena.index(), Key::of(from), BUCKETS, |slot, begin| {
+        let Some(place) = arena.place(slot) else { return false };
         // Header and data are fetched at the same time.
-        ground.data_soon(place, offset.saturating_sub(from / SECTOR * SECTOR + begin));
-        let header = Header::of(ground.header_word(place).load(Relaxed));
+        arena.data_soon(place, offset.saturating_sub(from / SECTOR * SECTOR + begin));
+        let header = Header::of(arena.header_word(place).load(Relaxed));
         found = Some((place, header));
         partly |= header.overlaps(offset, offset + 1);
         header.is_live() && header.covers(offset, out.len())
@@ -90,37 +90,37 @@ fn beginning_at(ground: &Ground, from: u64, offset: u64, out: &mut [u8]) -> Foun
         _ if partly || search.is_cut => return Found::Unsure,
         _ => return Found::Nothing(search.met),
     };
-    let (at, words) = ((offset - header.offset()) as usize, ground.data(place));
-    if at + out.len() > words.len() * ground::WORD {
+    let (at, words) = ((offset - header.offset()) as usize, arena.data(place));
+    if at + out.len() > words.len() * arena::WORD {
         return Found::Unsure;
     }
-    ground::copy_out(words, at, out);
+    arena::copy_out(words, at, out);
     Found::All(Seen { slot, header })
 }
 
 /// Prefetches the index's lines for an offset.
 #[inline]
-pub(crate) fn index_soon(ground: &Ground, offset: u64) {
-    index::bucket_soon(ground.index(), Key::of(offset));
-    if let Some(page) = page_before(ground, offset) {
-        index::bucket_soon(ground.index(), Key::of(page));
+pub(crate) fn index_soon(arena: &Arena, offset: u64) {
+    index::bucket_soon(arena.index(), Key::of(offset));
+    if let Some(page) = page_before(arena, offset) {
+        index::bucket_soon(arena.index(), Key::of(page));
     }
 }
 
 /// Prefetches the item that probably holds the bytes at an offset.
 #[inline]
-pub(crate) fn item_soon(ground: &Ground, offset: u64) {
+pub(crate) fn item_soon(arena: &Arena, offset: u64) {
     let ask = |from: u64| {
         let soon = |slot, begin| {
-            if let Some(place) = ground.place(slot) {
-                ground.slot_soon(place, offset.saturating_sub(from / SECTOR * SECTOR + begin));
+            if let Some(place) = arena.place(slot) {
+                arena.slot_soon(place, offset.saturating_sub(from / SECTOR * SECTOR + begin));
             }
             true
         };
-        index::find(ground.index(), Key::of(from), 1, soon).slot
+        index::find(arena.index(), Key::of(from), 1, soon).slot
     };
     if ask(offset).is_none()
-        && let Some(page) = page_before(ground, offset)
+        && let Some(page) = page_before(arena, offset)
     {
         ask(page);
     }

@@ -1,7 +1,7 @@
 //! The decisions that a shard asks of its policy: which items to admit and to evict. The policies
 //! are in the folder `policy`.
 
-use super::ground::{Ground, prefetch};
+use super::arena::{Arena, prefetch};
 use super::index::mix;
 use super::memory::Slots;
 use crate::sync::Arc;
@@ -59,11 +59,11 @@ pub(crate) trait Policy: Send + Sized {
 
     /// Makes a policy for a shard of `share` bytes. It may take tables from there for evicted
     /// items.
-    fn new(share: usize, ground: &Arc<Ground>) -> Self;
+    fn new(share: usize, arena: &Arc<Arena>) -> Self;
 
     /// The saturation of an item's read count (in its header): further reads change nothing and
     /// need not be reported. None: every read must be reported.
-    fn enough(&self) -> Option<u8>;
+    fn saturation(&self) -> Option<u8>;
 
     /// Notes that an item was read.
     fn touched(&mut self, slots: &mut Slots, class: u8, slot: u32, key: u64);
@@ -98,7 +98,7 @@ pub(crate) trait Policy: Send + Sized {
 
     /// Ghost hits of this class since the last call: misses that the policy remembers as evicted
     /// recently, which more memory would have made hits.
-    fn regrets(&mut self, class: u8) -> u64;
+    fn take_ghost_hits(&mut self, class: u8) -> u64;
 
     /// Sets whether recency serves better than frequency at present (for policies that have both).
     fn prefer_recency(&mut self, _recency: bool) {}

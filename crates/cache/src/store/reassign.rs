@@ -42,7 +42,7 @@ pub(crate) struct Lately {
     pub(crate) misses: u64,
     pub(crate) evicted: u64,
     /// Ghost hits: misses that the policy remembers as evicted recently.
-    pub(crate) regrets: u64,
+    pub(crate) ghost_hits: u64,
 }
 
 impl Reassignment {
@@ -74,10 +74,11 @@ impl Reassignment {
                 }
             }
             Reassignment::Marginal => {
-                let per_byte = |c: usize| of[c].regrets as f64 / (of[c].slabs * SLAB) as f64;
+                let per_byte = |c: usize| of[c].ghost_hits as f64 / (of[c].slabs * SLAB) as f64;
                 let to = owning.clone().max_by(|&a, &b| per_byte(a).total_cmp(&per_byte(b)));
                 let from = owning.filter(|&c| of[c].slabs > 1).min_by(|&a, &b| per_byte(a).total_cmp(&per_byte(b)));
-                from.zip(to).filter(|&(from, to)| of[to].regrets >= ENOUGH && per_byte(to) > CLEARLY * per_byte(from))
+                from.zip(to)
+                    .filter(|&(from, to)| of[to].ghost_hits >= ENOUGH && per_byte(to) > CLEARLY * per_byte(from))
             }
         }
     }
@@ -98,8 +99,8 @@ mod tests {
     /// Classes 3, 7 and pages: slabs, hits, misses, evictions, ghost hits.
     fn lately(of: [[u64; 5]; 3]) -> [Lately; CLASSES] {
         let mut all = [Lately::default(); CLASSES];
-        for (class, [slabs, hits, misses, evicted, regrets]) in [3, 7, PAGES].into_iter().zip(of) {
-            all[class] = Lately { slabs: slabs as usize, hits, misses, evicted, regrets };
+        for (class, [slabs, hits, misses, evicted, ghost_hits]) in [3, 7, PAGES].into_iter().zip(of) {
+            all[class] = Lately { slabs: slabs as usize, hits, misses, evicted, ghost_hits };
         }
         all
     }

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use datapipes_core::{Error, ErrorKind, Result};
 
+use super::arena::{Arena, Memory};
 use super::class::{CLASSES, SLAB};
-use super::glance::{self, Found};
-use super::ground::{Ground, Memory};
 use super::guarded::Guarded;
 use super::header::{Header, PAGE};
 use super::hits::Hits;
 use super::index::mix;
 use super::memory::Pinned;
+use super::optimistic::{self, Found};
 use super::policy::{GhostLines, Policy};
 use super::reassign::Reassignment;
 use super::shard::{self, Missing, Shard};
@@ -26,13 +26,13 @@ const SHARD_BYTES: usize = 8 << 20;
 const MAX_SHARDS: usize = 256;
 /// A shard, on its own cache lines.
 #[repr(align(128))]
-struct Apart<P> {
+struct PaddedShard<P> {
     shard: Guarded<Shard<P>>,
     /// The memory that optimistic reads access.
-    ground: Arc<Ground>,
+    arena: Arc<Arena>,
     /// The saturation of an item's read count: further reads change nothing. With [`EVERY`] every
     /// read changes something.
-    enough: AtomicU8,
+    saturation: AtomicU8,
     /// The lines in which its policy remembers evicted keys.
     ghost_lines: Option<GhostLines>,
 }
@@ -40,23 +40,28 @@ struct Apart<P> {
 /// The value for a policy where every read changes something.
 const EVERY: u8 = u8::MAX;
 
-impl<P: Policy> Apart<P> {
-    fn new(shard: Shard<P>) -> Apart<P> {
-        let (ground, enough) = (shard.ground().clone(), AtomicU8::new(shard.enough().unwrap_or(EVERY)));
+impl<P: Policy> PaddedShard<P> {
+    fn new(shard: Shard<P>) -> PaddedShard<P> {
+        let (arena, saturation) = (shard.arena().clone(), AtomicU8::new(shard.saturation().unwrap_or(EVERY)));
         let ghost_lines = shard.ghost_lines();
-        Apart { shard: Guarded::new(shard), ground, enough, ghost_lines }
+        PaddedShard { shard: Guarded::new(shard), arena, saturation, ghost_lines }
     }
 
     /// Copies the bytes without the lock, where the policy need not see every read. None where only
     /// a search under the lock can tell.
     #[inline]
-    fn glance(&self, offset: u64, out: &mut [u8], period: Option<u8>) -> Option<std::result::Result<(), Missing>> {
-        let enough = self.enough.load(Ordering::Relaxed);
-        if enough == EVERY || out.len() > glance::MAX_OPTIMISTIC_BYTES {
+    fn read_optimistically(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        period: Option<u8>,
+    ) -> Option<std::result::Result<(), Missing>> {
+        let saturation = self.saturation.load(Ordering::Relaxed);
+        if saturation == EVERY || out.len() > optimistic::MAX_OPTIMISTIC_BYTES {
             return None;
         }
         let version = self.shard.version()?;
-        let seen = match glance::read(&self.ground, offset, out) {
+        let seen = match optimistic::read(&self.arena, offset, out) {
             Found::All(seen) if !shard::is_old(seen.header, period) => Ok(seen),
             Found::Nothing(neighbours) => Err(Missing { neighbours }),
             _ => return None,
@@ -69,7 +74,7 @@ impl<P: Policy> Apart<P> {
             Err(missing) => return Some(Err(missing)),
         };
         // A busy shard is skipped: a count that is lost now and then does little harm.
-        if seen.header.freq() < enough
+        if seen.header.freq() < saturation
             && let Some(mut shard) = self.shard.mark(version)
         {
             shard.touched(seen.slot);
@@ -80,7 +85,7 @@ impl<P: Policy> Apart<P> {
 
 /// The shards of one policy.
 pub(crate) struct Sharded<P> {
-    shards: Box<[Apart<P>]>,
+    shards: Box<[PaddedShard<P>]>,
     /// The counters of reads without the lock.
     hits: Hits,
     /// Their hits and misses when slabs were last divided, by class.
@@ -104,8 +109,9 @@ impl<P: Policy> Sharded<P> {
         let share = (budget - Hits::BYTES) / count / 4096 * 4096;
         debug_assert!(share >= 4 * SLAB);
         let memory = Memory::map(share * count, prefault)?;
-        let shards =
-            (0..count).map(|i| Shard::new(&memory, i * share, share).map(Apart::new)).collect::<Result<Box<[_]>>>()?;
+        let shards = (0..count)
+            .map(|i| Shard::new(&memory, i * share, share).map(PaddedShard::new))
+            .collect::<Result<Box<[_]>>>()?;
         Ok(Sharded {
             shards,
             hits: Hits::default(),
@@ -118,7 +124,7 @@ impl<P: Policy> Sharded<P> {
     }
 
     #[inline]
-    fn of(&self, offset: u64) -> &Apart<P> {
+    fn of(&self, offset: u64) -> &PaddedShard<P> {
         // These are other bits than those that the index uses for a sector.
         let at = mix((offset / PAGE) ^ 0xa5a5_5a5a_0f0f_f0f0) as usize & (self.shards.len() - 1);
         &self.shards[at]
@@ -133,12 +139,12 @@ impl<P: Policy> Sharded<P> {
 impl<P: Policy> Store for Sharded<P> {
     #[inline]
     fn read(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Missing> {
-        let (apart, period) = (self.of(offset), self.period());
-        if let Some(read) = apart.glance(offset, out, period) {
+        let (padded, period) = (self.of(offset), self.period());
+        if let Some(read) = padded.read_optimistically(offset, out, period) {
             self.hits.add(out.len(), read.is_ok());
             return read;
         }
-        apart.shard.change().read(offset, out, period)
+        padded.shard.change().read(offset, out, period)
     }
 
     fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Option<Missing>> {
@@ -146,12 +152,12 @@ impl<P: Policy> Store for Sharded<P> {
     }
 
     fn try_read(&self, offset: u64, out: &mut [u8]) -> Option<()> {
-        let (apart, period) = (self.of(offset), self.period());
-        if let Some(read) = apart.glance(offset, out, period) {
+        let (padded, period) = (self.of(offset), self.period());
+        if let Some(read) = padded.read_optimistically(offset, out, period) {
             self.hits.add(out.len(), read.is_ok());
             return read.ok();
         }
-        apart.shard.try_change()?.read(offset, out, period).ok()
+        padded.shard.try_change()?.read(offset, out, period).ok()
     }
 
     fn try_pin(&self, offset: u64, len: usize) -> Option<Pinned> {
@@ -168,11 +174,11 @@ impl<P: Policy> Store for Sharded<P> {
     }
 
     fn index_soon(&self, offset: u64) {
-        glance::index_soon(&self.of(offset).ground, offset);
+        optimistic::index_soon(&self.of(offset).arena, offset);
     }
 
     fn item_soon(&self, offset: u64) {
-        glance::item_soon(&self.of(offset).ground, offset);
+        optimistic::item_soon(&self.of(offset).arena, offset);
     }
 
     fn insert_soon(&self, offset: u64) {
@@ -210,17 +216,17 @@ impl<P: Policy> Store for Sharded<P> {
         let (sums, count) = (self.hits.sums(), self.shards.len() as u64);
         let since = |now: u64, seen: &AtomicU64| now.wrapping_sub(seen.swap(now, Ordering::Relaxed)) / count;
         let unlocked = std::array::from_fn(|c| std::array::from_fn(|i| since(sums[c][i], &self.seen[c][i])));
-        for apart in &self.shards {
-            let moved = apart.shard.change().rebalance(how, &unlocked);
+        for padded in &self.shards {
+            let moved = padded.shard.change().rebalance(how, &unlocked);
             self.reassigned.fetch_add(moved, Ordering::Relaxed);
         }
     }
 
     fn prefer_recency(&self, recency: bool) {
-        for apart in &self.shards {
-            let mut shard = apart.shard.change();
+        for padded in &self.shards {
+            let mut shard = padded.shard.change();
             shard.prefer_recency(recency);
-            apart.enough.store(shard.enough().unwrap_or(EVERY), Ordering::Relaxed);
+            padded.saturation.store(shard.saturation().unwrap_or(EVERY), Ordering::Relaxed);
         }
     }
 
@@ -237,8 +243,8 @@ impl<P: Policy> Store for Sharded<P> {
     fn state(&self) -> StoreState {
         let mut state = StoreState { memory_bytes: self.memory_bytes, ..StoreState::default() };
         let (mut thresholds, mut having) = (0.0, 0);
-        for apart in &self.shards {
-            let shard = apart.shard.look();
+        for padded in &self.shards {
+            let shard = padded.shard.look();
             state.items += shard.items();
             state.live_bytes += shard.live_bytes();
             state.table_bytes += shard.table_bytes();

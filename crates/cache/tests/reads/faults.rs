@@ -341,7 +341,7 @@ fn what_changes_while_it_is_read_is_read_again() {
 }
 
 #[test]
-fn a_read_joins_no_flight_that_took_off_before_a_write_that_ended() {
+fn a_read_joins_no_pending_read_that_began_before_a_write_that_ended() {
     // A read across two stripes is in flight with the bytes from before a write, and the write
     // ends. Then a read of the first part begins. It must not get the bytes in flight, however
     // often either stripe changed before.

@@ -2,9 +2,9 @@
 //! fails, and with whatever comes from outside. One topic alone: `--test reads views::`.
 #![allow(clippy::unwrap_used)]
 
-mod doors;
 mod exact;
 mod faults;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod hostile_inputs;
 mod views;

@@ -1,4 +1,4 @@
-//! Movers into files, and into memory that is a file, that tell the file's watches what they are
+//! Movers into files, and into memory that is a file, that tell the file's observers what they are
 //! about to write, and when it is over.
 #![deny(clippy::arithmetic_side_effects)]
 
@@ -11,7 +11,7 @@ use crate::locator::{Endpoint, WriteObservers};
 use crate::span::Span;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-/// The mover, with the file's watches told of what it does, if the target is a file.
+/// The mover, with the file's observers told of what it does, if the target is a file.
 pub(super) fn watched(mover: Mover, target: &Endpoint) -> Mover {
     let Some((watchers, begins_at)) = target.watched() else { return mover };
     let told = Told { watchers: watchers.clone(), begins_at };

@@ -15,7 +15,7 @@ use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// Wakes the thread that polls.
-struct Driver {
+struct PollingThread {
     thread: ThreadId,
     woken: AtomicBool,
     coordinator: Arc<Coordinator>,
@@ -26,7 +26,7 @@ struct Driver {
     hosts: bool,
 }
 
-impl Wake for Driver {
+impl Wake for PollingThread {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -60,32 +60,32 @@ impl Runtime {
         if !coordinator.owner.is_here() {
             return block_in_child(future);
         }
-        let guest = coordinator.borrow_driver();
-        let driver = Arc::new(Driver {
+        let borrowed = coordinator.borrow_driver();
+        let polling = Arc::new(PollingThread {
             thread: thread::current().id(),
             woken: AtomicBool::new(true),
             coordinator: coordinator.clone(),
             sleepers: Mutex::new(0),
             changed: Condvar::new(),
-            hosts: guest.is_some(),
+            hosts: borrowed.is_some(),
         });
-        let waker = Waker::from(driver.clone());
+        let waker = Waker::from(polling.clone());
         loop {
-            if driver.woken.swap(false, Ordering::SeqCst)
+            if polling.woken.swap(false, Ordering::SeqCst)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
                 return output;
             }
             if !coordinator.owner.is_here() {
                 // The future forked, and this is the child.
-                drop(guest);
+                drop(borrowed);
                 return block_in_child(future);
             }
-            match &guest {
-                Some(guest) => guest.drive(&driver.woken),
+            match &borrowed {
+                Some(borrowed) => borrowed.drive(&polling.woken),
                 None => {
-                    let over = |_: &u32| driver.woken.load(Ordering::SeqCst);
-                    drop(coordinator.sleep_until(&driver.sleepers, &driver.changed, |sleepers| sleepers, over));
+                    let over = |_: &u32| polling.woken.load(Ordering::SeqCst);
+                    drop(coordinator.sleep_until(&polling.sleepers, &polling.changed, |sleepers| sleepers, over));
                 }
             }
         }

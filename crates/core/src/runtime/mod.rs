@@ -3,9 +3,9 @@
 //! Transaction Acceleration* asks for.
 //!
 //! ```text
-//! transfer -> line (room in the pipe's queue) -> resource (scheduler: class, share, rate, caps) -> device's queue
-//!                                                                                             \-> workers of threads
-//! completion -> whoever waits, else the coordinator (epoll over the queues' events) -> resource -> handle
+//! transfer -> slot of the pipe's queue -> shared resource (scheduler: class, share, rate, caps) -> device's queue
+//!                                                                                              \-> worker pool
+//! completion -> whoever waits, else the coordinator (epoll over the queues' events) -> shared resource -> handle
 //! ```
 //!
 //! | what | where it runs |
@@ -59,8 +59,8 @@ use state::RuntimeState;
 /// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new
 /// transfers. Dropped within a callback, it waits for transfers, not for callbacks nor for its
 /// threads, which end when they have called them. Dropped by what carries out a transfer
-/// ([`Reader`](crate::locator::Reader), [`Watch`](crate::locator::WriteObserver)), it refuses new
-/// transfers at once, and does the rest when that thread is through with the transfer.
+/// ([`Reader`](crate::locator::Reader), [`WriteObserver`](crate::locator::WriteObserver)), it
+/// refuses new transfers at once, and does the rest when that thread is through with the transfer.
 ///
 /// It belongs to the process that started it. In a child that was made by `fork` all that may fail
 /// fails as `Forked`, what waits returns at once, and dropping it or what was made by it does
@@ -182,7 +182,8 @@ impl Runtime {
     ///
     /// Within what carries out a transfer (a [`Reader`](crate::locator::Reader)) it waits neither
     /// for that nor for others whose threads wait in the library likewise. Within a mover with a
-    /// queue, and a [`Watch`](crate::locator::WriteObserver) that it calls, it returns at once.
+    /// queue, and a [`WriteObserver`](crate::locator::WriteObserver) that it calls, it returns at
+    /// once.
     pub fn drain(&self) {
         self.state.drain();
     }

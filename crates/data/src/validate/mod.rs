@@ -22,11 +22,13 @@
 mod checker;
 mod crc;
 mod format;
+mod layout;
 mod order;
 mod summary;
 #[cfg(test)]
 mod tests;
 
 pub use checker::Checker;
-pub use format::{DataFormat, RecordLayout};
+pub use format::DataFormat;
+pub use layout::RecordLayout;
 pub use summary::ValidationSummary;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::format::{Compare, RecordLayout};
+use super::layout::{Compare, RecordLayout};
 
 /// An order of whole records without line ends.
 pub(super) trait Order {

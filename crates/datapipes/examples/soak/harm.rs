@@ -113,7 +113,7 @@ pub(crate) fn is_refusal(e: &Error) -> bool {
 
 /// Soaks in separate processes, in turns: one whose user's limit refuses threads, one with little
 /// memory, and one whose control group refuses threads.
-pub(crate) struct Apart<'a> {
+pub(crate) struct SeparateSoaks<'a> {
     dir: &'a Path,
     seed: u64,
     memory: Result<ControlGroup, String>,
@@ -123,8 +123,8 @@ pub(crate) struct Apart<'a> {
     running: Option<(&'static str, Child, Instant)>,
 }
 
-impl<'a> Apart<'a> {
-    pub(crate) fn new(dir: &'a Path, seed: u64) -> Apart<'a> {
+impl<'a> SeparateSoaks<'a> {
+    pub(crate) fn new(dir: &'a Path, seed: u64) -> SeparateSoaks<'a> {
         let memory = ControlGroup::of_memory(GROUP_BYTES);
         if let Err(why) = &memory {
             println!("SKIPPED: a soak with little memory: {why}");
@@ -133,7 +133,7 @@ impl<'a> Apart<'a> {
         if let Err(why) = &threads {
             println!("SKIPPED: a soak in a group that gets no threads: {why}");
         }
-        Apart { dir, seed, memory, threads, refuses: false, ended: 0, running: None }
+        SeparateSoaks { dir, seed, memory, threads, refuses: false, ended: 0, running: None }
     }
 
     /// Checks the running soak, and starts the next one if none runs and there is time left.
@@ -215,7 +215,7 @@ impl<'a> Apart<'a> {
     }
 }
 
-impl Drop for Apart<'_> {
+impl Drop for SeparateSoaks<'_> {
     fn drop(&mut self) {
         if let Some((_, child, _)) = &mut self.running {
             let _ = child.kill();

@@ -259,15 +259,15 @@ fn bark(stage: &Stage, seed: u64) {
 /// Runs soaks in other processes, one after the other.
 fn beside(stage: &Stage, options: &Options) {
     let _panicked = Panicked(stage);
-    let mut apart = harm::Apart::new(&options.dir, options.seed);
+    let mut separate = harm::SeparateSoaks::new(&options.dir, options.seed);
     loop {
         let may_start = !stage.over.load(Ordering::SeqCst);
         // Starting one needs descriptors for a moment.
         let gate = stage.gate.read();
-        let outcome = apart.tend(may_start);
+        let outcome = separate.tend(may_start);
         drop(gate);
         match outcome {
-            Ok(runs) if !runs && !may_start => break println!("{} soaks in other processes", apart.ended),
+            Ok(runs) if !runs && !may_start => break println!("{} soaks in other processes", separate.ended),
             Ok(_) => {}
             Err(why) => return stage.fail(why),
         }

@@ -59,18 +59,18 @@ struct PieceInFlight {
 type Look<'a> = &'a mut dyn FnMut(usize, usize, &[u8]) -> Result<()>;
 
 /// The pieces in flight.
-struct Flight<'a> {
+struct PiecesInFlight<'a> {
     way: CopyDirection,
     jobs: &'a [Job<'a>],
-    flying: VecDeque<PieceInFlight>,
+    pieces: VecDeque<PieceInFlight>,
     bytes: usize,
     pace: Pace<'a>,
     look: Look<'a>,
 }
 
-impl Flight<'_> {
+impl PiecesInFlight<'_> {
     fn is_full_for(&self, len: usize) -> bool {
-        self.flying.len() >= IN_FLIGHT || (self.bytes + len > IN_FLIGHT_BYTES && !self.flying.is_empty())
+        self.pieces.len() >= IN_FLIGHT || (self.bytes + len > IN_FLIGHT_BYTES && !self.pieces.is_empty())
     }
 
     fn start(&mut self, pipe: &Pipe, job: usize, at: usize, len: usize) -> Result<()> {
@@ -79,7 +79,7 @@ impl Flight<'_> {
             CopyDirection::Save => Span { source: memory, target: file, len: len as u64 },
             CopyDirection::Restore => Span { source: file, target: memory, len: len as u64 },
         };
-        self.flying.push_back(PieceInFlight { job, at, len, transfer: pipe.start(span)? });
+        self.pieces.push_back(PieceInFlight { job, at, len, transfer: pipe.start(span)? });
         self.bytes += len;
         match self.way {
             // Both only read the memory: the device for the write, this thread for the checksum.
@@ -90,7 +90,7 @@ impl Flight<'_> {
 
     /// Waits for the oldest piece.
     fn finish_oldest(&mut self) -> Result<()> {
-        let Some(PieceInFlight { job, at, len, transfer }) = self.flying.pop_front() else { return Ok(()) };
+        let Some(PieceInFlight { job, at, len, transfer }) = self.pieces.pop_front() else { return Ok(()) };
         self.bytes -= len;
         transfer.wait()?;
         if self.way == CopyDirection::Restore {
@@ -115,21 +115,21 @@ pub(crate) fn run(
 ) -> Result<()> {
     let total = jobs.iter().map(|job| job.memory.len() as u64).sum();
     let pace = Pace { done: 0, total, watch };
-    let mut flight = Flight { way, jobs, flying: VecDeque::new(), bytes: 0, pace, look };
+    let mut in_flight = PiecesInFlight { way, jobs, pieces: VecDeque::new(), bytes: 0, pace, look };
     // Empty regions have nothing to move.
     for (index, job) in jobs.iter().enumerate().filter(|(_, job)| job.memory.len() > 0) {
         let pipe = connect(machine, way, file, job)?;
         let whole = job.memory.len();
         for at in (0..whole).step_by(PIECE) {
             let len = PIECE.min(whole - at);
-            while flight.is_full_for(len) {
-                flight.finish_oldest()?;
+            while in_flight.is_full_for(len) {
+                in_flight.finish_oldest()?;
             }
-            flight.start(&pipe, index, at, len)?;
+            in_flight.start(&pipe, index, at, len)?;
         }
     }
-    while !flight.flying.is_empty() {
-        flight.finish_oldest()?;
+    while !in_flight.pieces.is_empty() {
+        in_flight.finish_oldest()?;
     }
     Ok(())
 }

@@ -47,7 +47,25 @@ pub struct SavedCheckpoint {
     pub removed: Vec<u64>,
 }
 
-pub(crate) fn save(
+impl Checkpoints {
+    /// Saves regions as a new checkpoint, the newest. It becomes visible only when all of it is
+    /// durable.
+    ///
+    /// # Errors
+    /// `Busy` while a region is written to, or another save to this folder runs; `InvalidInput` for
+    /// no regions or two of the same name; `NoSpace`; `Interrupted` if `watch` breaks; errors of
+    /// writing. After an error nothing of the checkpoint is left.
+    pub fn save(
+        &self,
+        regions: &[(&str, &Dram)],
+        options: &SaveOptions,
+        watch: ProgressCallback<'_>,
+    ) -> Result<SavedCheckpoint> {
+        save(self, regions, options, watch)
+    }
+}
+
+fn save(
     store: &Checkpoints,
     regions: &[(&str, &Dram)],
     options: &SaveOptions,

@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::manifest::Manifest;
 use super::pieces::ProgressCallback;
 use super::restore::Checkpoint;
-use super::save::{self, SaveOptions, SavedCheckpoint};
 use crate::dir_lock::{DirLock, make_folder, sync_folder};
 
 const PREFIX: &str = "checkpoint-";
@@ -59,22 +58,6 @@ impl Checkpoints {
     /// Returns the checkpoints in the folder of this path.
     pub fn at(machine: &Machine, dir: impl Into<PathBuf>) -> Checkpoints {
         Checkpoints { machine: machine.clone(), dir: dir.into() }
-    }
-
-    /// Saves regions as a new checkpoint, the newest. It becomes visible only when all of it is
-    /// durable.
-    ///
-    /// # Errors
-    /// `Busy` while a region is written to, or another save to this folder runs; `InvalidInput` for
-    /// no regions or two of the same name; `NoSpace`; `Interrupted` if `watch` breaks; errors of
-    /// writing. After an error nothing of the checkpoint is left.
-    pub fn save(
-        &self,
-        regions: &[(&str, &Dram)],
-        options: &SaveOptions,
-        watch: ProgressCallback<'_>,
-    ) -> Result<SavedCheckpoint> {
-        save::save(self, regions, options, watch)
     }
 
     /// Opens a checkpoint.

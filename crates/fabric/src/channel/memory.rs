@@ -309,9 +309,9 @@ impl Payload {
     }
 
     /// The first bytes of a slot in shared memory, to be copied from there.
-    pub(crate) fn there(&self, slot: u32, len: usize) -> There {
+    pub(crate) fn remote_bytes(&self, slot: u32, len: usize) -> RemoteBytes {
         assert!(len <= self.shape.block_bytes, "the ring checked the length");
-        There {
+        RemoteBytes {
             at: self.slot(slot),
             len,
             room: self.shape.block_bytes,
@@ -326,12 +326,12 @@ impl Payload {
     /// Nobody may write them while the result is in use: the writer is trusted to follow the
     /// protocol.
     pub(crate) unsafe fn in_place(&self, slot: u32, len: usize) -> InPlace {
-        InPlace(self.there(slot, len))
+        InPlace(self.remote_bytes(slot, len))
     }
 }
 
 /// The bytes of a block in shared memory. The sender may change them.
-pub(crate) struct There {
+pub(crate) struct RemoteBytes {
     at: NonNull<u8>,
     len: usize,
     room: usize,
@@ -339,15 +339,16 @@ pub(crate) struct There {
     _keeper: Arc<dyn Any + Send + Sync>,
 }
 
-impl There {
+impl RemoteBytes {
     /// Copies all bytes out, bypassing the caches where that was found to be better.
     ///
     /// # Panics
     /// If the target has another length.
     pub(crate) fn copy_across(&self, target: &mut [u8]) {
         assert_eq!(target.len(), self.len, "the caller cut the target");
-        // SAFETY: the range is valid by the checks in `Payload::there`, and mapped while the keeper
-        // lives. The target is borrowed exclusively and is another mapping or private memory.
+        // SAFETY: the range is valid by the checks in `Payload::remote_bytes`, and mapped while the
+        // keeper lives. The target is borrowed exclusively and is another mapping or private
+        // memory.
         unsafe { copy::across(self.at.as_ptr(), target, self.copies) }
     }
 
@@ -358,12 +359,12 @@ impl There {
 }
 
 // SAFETY: it is only read, by copies that tolerate concurrent writes.
-unsafe impl Send for There {}
+unsafe impl Send for RemoteBytes {}
 // SAFETY: as above.
-unsafe impl Sync for There {}
+unsafe impl Sync for RemoteBytes {}
 
 /// The bytes of a block in shared memory, which the sender does not change.
-pub(crate) struct InPlace(There);
+pub(crate) struct InPlace(RemoteBytes);
 
 impl Deref for InPlace {
     type Target = [u8];

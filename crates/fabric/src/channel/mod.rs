@@ -145,7 +145,7 @@ impl TrustToken {
 /// text must not make a [`TrustToken`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Taking {
+pub(crate) enum ReceiveMode {
     Copy,
     InPlace,
     InPlaceChecked,
@@ -153,12 +153,12 @@ pub(crate) enum Taking {
     Carried,
 }
 
-impl From<Trust> for Taking {
-    fn from(trust: Trust) -> Taking {
+impl From<Trust> for ReceiveMode {
+    fn from(trust: Trust) -> ReceiveMode {
         match trust {
-            Trust::Copy => Taking::Copy,
-            Trust::InPlace(_) => Taking::InPlace,
-            Trust::InPlaceChecked(_) => Taking::InPlaceChecked,
+            Trust::Copy => ReceiveMode::Copy,
+            Trust::InPlace(_) => ReceiveMode::InPlace,
+            Trust::InPlaceChecked(_) => ReceiveMode::InPlaceChecked,
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::key::{Key, LinkSpec};
 use super::limits::{Charge, DeviceLimits, Threads};
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{ChannelShape, Copies, Taking};
+use crate::channel::{ChannelShape, Copies, ReceiveMode};
 use crate::device::role::{DeviceRole, StreamReport};
 use crate::error_text::text_of;
 use crate::transport::seal::Keys;
@@ -71,7 +71,7 @@ pub(crate) enum Ask {
         cap: Cap,
         port: String,
         rights: Rights,
-        trust: Taking,
+        trust: ReceiveMode,
         #[serde(default)]
         copies: Copies,
     },
@@ -156,7 +156,7 @@ pub(crate) enum EndpointKind {
     /// First its page, the payload and the state; then the receiver's page.
     Send { shape: ChannelShape, epoch: u64 },
     /// First its page and the state; then the sender's page and the payload.
-    Receive { shape: ChannelShape, epoch: u64, trust: Taking },
+    Receive { shape: ChannelShape, epoch: u64, trust: ReceiveMode },
     /// First the socket and the state; then nothing.
     SendLink { shape: ChannelShape, epoch: u64, token: Token, keys: Option<Keys> },
     /// The same for the half that receives.

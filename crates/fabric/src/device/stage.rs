@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::arguments::DeviceArguments;
-use super::meter::{ProgressSink, StreamProgress};
+use super::progress::{ProgressSink, StreamProgress};
 use super::role::{Spread, StreamReport};
 use crate::channel::{Head, Patience, Reply};
 use crate::control::party::client::ControllerClient;

@@ -9,7 +9,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use super::graph::{DeviceGraph, DeviceSpec, Edge};
 use super::{Choice, DeviceNode, Placement, Stop, Wire, Wiring};
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{Patience, Taking};
+use crate::channel::{Patience, ReceiveMode};
 use crate::control::{Device, DeviceEvent, Session};
 use crate::device::{DeviceRole, StreamReport, relay};
 use crate::transport::{Receiver, Sender};
@@ -167,7 +167,7 @@ impl Flow {
             self.caps.push(cap);
             // A relay does not look at the bytes, so it needs no copy for protection from a sender
             // that changes them.
-            let trust = if wire.relayed { Taking::Carried } else { trust.into() };
+            let trust = if wire.relayed { ReceiveMode::Carried } else { trust.into() };
             self.give(session, cap, wire.from, &port(at, "out"), Rights::SEND, trust)?;
             self.give(session, cap, wire.to, &port(at, "in"), Rights::RECEIVE, trust)?;
         }
@@ -194,7 +194,15 @@ impl Flow {
     }
 
     /// Gives an end of a channel to a stop: delegates it with that right alone, and activates it.
-    fn give(&self, session: &mut Session, cap: Cap, to: Stop, port: &str, rights: Rights, trust: Taking) -> Result<()> {
+    fn give(
+        &self,
+        session: &mut Session,
+        cap: Cap,
+        to: Stop,
+        port: &str,
+        rights: Rights,
+        trust: ReceiveMode,
+    ) -> Result<()> {
         let party = match to {
             // Another controller gives this end.
             Stop::Elsewhere(_) => return Ok(()),
@@ -203,7 +211,7 @@ impl Flow {
             Stop::Hub => self.hub.map_or(Party::APPLICATION, |hub| hub.0),
         };
         let cap = if party == Party::APPLICATION { cap } else { session.delegate(cap, party, rights)? };
-        session.activate_taking(cap, port, rights, trust)
+        session.activate_with_mode(cap, port, rights, trust)
     }
 
     fn let_run(

@@ -9,7 +9,7 @@ use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::{Back, Inlet, Outlet, Returned};
-use crate::channel::memory::{InPlace, There};
+use crate::channel::memory::{InPlace, RemoteBytes};
 use crate::channel::{BlockOutcome, ChannelShape, Head, Patience, Reply, WORDS};
 use crate::sync::Mutex;
 
@@ -367,7 +367,7 @@ pub(crate) type Buffers = crate::sync::Arc<Mutex<Vec<Vec<u8>>>>;
 pub(crate) enum Data {
     InPlace(InPlace),
     /// Copied into a reused buffer at the first look, if there is one.
-    Carried(There, OnceLock<Vec<u8>>, Buffers),
+    Carried(RemoteBytes, OnceLock<Vec<u8>>, Buffers),
     /// A buffer with the length of a block.
     Private(Vec<u8>),
 }

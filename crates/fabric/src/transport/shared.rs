@@ -7,7 +7,7 @@ use super::{Back, Credits, Inlet, InletEvent, Outlet, Returned, Source};
 use crate::channel::layout::{Descriptor, END, ReplyRecord};
 use crate::channel::memory::Payload;
 use crate::channel::ring::{ReceiveRing, ReplyRing, SendRing, Sent};
-use crate::channel::{BlockOutcome, ChannelShape, Head, Patience, Reply, Taking};
+use crate::channel::{BlockOutcome, ChannelShape, Head, Patience, ReceiveMode, Reply};
 use crate::sync::{Arc, Mutex};
 
 /// The sender's end. The slots are the receiver's memory itself.
@@ -77,7 +77,7 @@ pub(crate) struct SharedInlet {
     ring: ReceiveRing,
     payload: Payload,
     shape: ChannelShape,
-    trust: Taking,
+    trust: ReceiveMode,
     back: Arc<SharedCredits>,
 }
 
@@ -99,8 +99,13 @@ impl Credits for SharedCredits {
 impl SharedInlet {
     /// # Errors
     /// `InvalidInput` where the trust needs checks that the channel does not have.
-    pub(crate) fn new(ring: ReceiveRing, payload: Payload, shape: ChannelShape, trust: Taking) -> Result<SharedInlet> {
-        if trust == Taking::InPlaceChecked && !shape.checked {
+    pub(crate) fn new(
+        ring: ReceiveRing,
+        payload: Payload,
+        shape: ChannelShape,
+        trust: ReceiveMode,
+    ) -> Result<SharedInlet> {
+        if trust == ReceiveMode::InPlaceChecked && !shape.checked {
             let context = "in place and checked, of a channel whose blocks carry no check";
             return Err(Error::new(ErrorKind::InvalidInput, "receive", context));
         }
@@ -112,22 +117,22 @@ impl SharedInlet {
         let (len, head) = (d.len as usize, Head { words: d.words, end: d.flags & END != 0 });
         let back: Back = self.back.clone();
         match self.trust {
-            Taking::InPlace | Taking::InPlaceChecked => {
+            ReceiveMode::InPlace | ReceiveMode::InPlaceChecked => {
                 // SAFETY: the code that chose this trust vouches for the sender: see
                 // `TrustToken::new`.
                 #[allow(unsafe_code)]
                 let bytes = unsafe { self.payload.in_place(d.slot, len) };
-                let check = (self.trust == Taking::InPlaceChecked).then_some(d.check);
+                let check = (self.trust == ReceiveMode::InPlaceChecked).then_some(d.check);
                 return Ok(Block::new(Data::InPlace(bytes), len, head, d.slot, check, back));
             }
             // The check is for a receiver that looks at the bytes. A relay leaves it to the next
             // one.
-            Taking::Copy if self.shape.checked => {}
+            ReceiveMode::Copy if self.shape.checked => {}
             // A receiver that does not look needs no copy. One that looks gets a copy at the first
             // look, which does not change later.
-            Taking::Copy | Taking::Carried => {
-                let there = self.payload.there(d.slot, len);
-                let bytes = Data::Carried(there, Default::default(), self.back.copies.clone());
+            ReceiveMode::Copy | ReceiveMode::Carried => {
+                let bytes = self.payload.remote_bytes(d.slot, len);
+                let bytes = Data::Carried(bytes, Default::default(), self.back.copies.clone());
                 return Ok(Block::new(bytes, len, head, d.slot, None, back));
             }
         }

@@ -15,9 +15,9 @@
 //! taking over the socket that systemd opened (`listen`), and `fork` (`intake`).
 
 mod config;
+mod descriptors;
 mod entrance;
 mod log;
-mod passed;
 mod quotas;
 mod session;
 mod shared;
@@ -39,9 +39,9 @@ pub use entrance::listen::Listener;
 pub use log::ServiceLog;
 pub use quotas::limits::ServiceLimits;
 
+use descriptors::guard;
+use descriptors::intake::Intake;
 use entrance::accept;
-use passed::guard;
-use passed::intake::Intake;
 use quotas::account::{Ledger, Most};
 use shared::Shared;
 use wake::{event, ring};

@@ -10,7 +10,7 @@ use datapipes_core::locks::{Condvar, Mutex, MutexGuard, RwLock};
 use datapipes_core::{Error, ErrorKind, Result, Runtime};
 
 use super::config::ServerOptions;
-use super::passed::intake::Intake;
+use super::descriptors::intake::Intake;
 use super::quotas::account::{Ledger, SessionFacts};
 
 /// The state shared by the sessions.

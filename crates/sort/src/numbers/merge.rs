@@ -1,8 +1,8 @@
 //! Merging sorted numbers: the values that come next are sorted in the cache.
 
 use datapipes_core::Result;
+use datapipes_core::memory::as_bytes;
 
-use super::slot::push_values;
 use super::{Numbers, Unsigned};
 use crate::memory::blocks::PartWriter;
 use crate::records::layout::Layout;
@@ -145,4 +145,9 @@ pub(crate) fn merge_number_runs<L: Layout>(
             merge_into(numbers, inflows, unique, decode, out, progress)
         }
     }
+}
+
+/// Appends values to an output.
+fn push_values<T: Unsigned>(out: &mut PartWriter<'_>, values: &[T]) -> Result<()> {
+    out.push(as_bytes(values))
 }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 
 use datapipes_core::locks::Mutex;
-use datapipes_core::memory::as_bytes;
 use datapipes_core::{Dram, Error, ErrorKind, Result, Span, Transfer};
 
 use super::merge::{Counts, NumberSource, merge_into};
@@ -209,9 +208,4 @@ impl SortedNumbers {
         write_partial_blocks(blocks, target, edges)?;
         Ok(counts)
     }
-}
-
-/// Appends values to an output.
-pub(crate) fn push_values<T: Unsigned>(out: &mut PartWriter<'_>, values: &[T]) -> Result<()> {
-    out.push(as_bytes(values))
 }

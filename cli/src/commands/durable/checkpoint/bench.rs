@@ -7,7 +7,7 @@ use datapipes::{Dram, Error, ErrorKind, Result};
 use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, SavedCheckpoint};
 use serde::Serialize;
 
-use super::{shown, watched};
+use super::shown::{shown, watched};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{parse_count, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};

@@ -3,7 +3,7 @@
 
 use datapipes_cpu::Calibration;
 
-use super::Facts;
+use super::facts::{BackendFacts, Facts};
 use super::storage::StorageCost;
 use crate::arguments::units;
 use crate::picture::pyramid::{Ease, Layer, PrimitiveNote, svg};
@@ -72,7 +72,7 @@ enum Belongs {
     InStorage,
 }
 
-fn notes(facts: &Facts<'_>, backend: &super::BackendFacts) -> Vec<(Belongs, PrimitiveNote)> {
+fn notes(facts: &Facts<'_>, backend: &BackendFacts) -> Vec<(Belongs, PrimitiveNote)> {
     let mut notes = Vec::new();
     for p in &backend.primitives {
         let in_storage = p.name == "kernel-copy";

@@ -11,41 +11,13 @@
 //! decides whether it is the right one.
 //!
 //! The table is also searched without the shard's lock, while another thread changes it. Then it
-//! may return any slot, but it never reads beyond its end. `glance.rs` discards what was read
+//! may return any slot, but it never reads beyond its end. `optimistic.rs` discards what was read
 //! during a change.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use super::ground::{Ground, prefetch};
+use super::bucket::{ALL, Bucket, ENTRIES, Matching, START};
 use super::header::SECTOR;
+use super::{Arena, prefetch};
 use crate::sync::Arc;
-
-/// The number of entries of a bucket.
-pub(crate) const ENTRIES: usize = 10;
-/// The bits of all entries of a bucket.
-const ALL: u16 = (1 << ENTRIES) - 1;
-
-/// One line of the table, in words. Only the holder of the shard's lock changes them.
-///
-/// ```text
-/// word 0..4: slots, two each;  5, 6: tags 0 to 7, four each;
-/// word 7: tag 8, tag 9, bits of used entries, overflow count
-/// ```
-#[repr(C, align(64))]
-pub(crate) struct Bucket {
-    words: [AtomicU64; 8],
-}
-
-const _: () = assert!(size_of::<Bucket>() == 64);
-
-/// The first word of tags.
-const TAGS: usize = 5;
-/// The word with the last tags, the bits of used entries, and the overflow count.
-const LAST: usize = 7;
-
-/// The bits of a tag that say where in its sector an item begins, in units of eight bytes. The
-/// other bits are of the sector's hash.
-const START: u16 = 63;
 
 /// The key by which an item or a range is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,87 +52,6 @@ impl Key {
     #[inline]
     fn home(self, buckets: usize) -> usize {
         ((u64::from(self.home) * buckets as u64) >> 32) as usize
-    }
-}
-
-/// The bits of those of four 16-bit numbers that are zero.
-#[inline]
-fn zeros(word: u64) -> u16 {
-    const LOW: u64 = 0x7fff_7fff_7fff_7fff;
-    // The highest bit of each number is set if and only if the number is not zero.
-    let zero = !(((word & LOW) + LOW) | word | LOW);
-    // This moves bits 15, 31, 47, 63 to 0, 1, 2, 3.
-    ((zero >> 15).wrapping_mul(1 << 48 | 1 << 33 | 1 << 18 | 1 << 3) >> 48 & 0xf) as u16
-}
-
-/// The entries of a bucket that may match, one bit each, and the overflow count.
-#[derive(Clone, Copy)]
-struct Matching {
-    /// Entries of the same sector that begin at the same position.
-    exact: u16,
-    /// Entries of the same sector, as far as the tag tells.
-    sector: u16,
-    passed: u16,
-}
-
-impl Bucket {
-    #[inline]
-    fn word(&self, at: usize) -> u64 {
-        self.words[at].load(Relaxed)
-    }
-
-    #[inline]
-    fn matching(&self, tag: u16) -> Matching {
-        const ONES: u64 = 0x0001_0001_0001_0001;
-        let tags = u64::from(tag) * ONES;
-        let (first, second, last) = (self.word(TAGS), self.word(TAGS + 1), self.word(LAST));
-        let used = (last >> 32) as u16 & ALL;
-        let equal = |mask: u64| {
-            zeros((first ^ tags) & mask) | zeros((second ^ tags) & mask) << 4 | zeros((last ^ tags) & mask) << 8
-        };
-        let sector = equal(u64::from(!START) * ONES) & used;
-        let exact = if sector == 0 { 0 } else { equal(u64::MAX) & used };
-        Matching { exact, sector, passed: (last >> 48) as u16 }
-    }
-
-    #[inline]
-    fn tag(&self, entry: usize) -> u16 {
-        (self.word(TAGS + entry / 4) >> (16 * (entry % 4))) as u16
-    }
-
-    #[inline]
-    fn slot(&self, entry: usize) -> u32 {
-        (self.word(entry / 2) >> (32 * (entry % 2))) as u32
-    }
-
-    fn used(&self) -> u16 {
-        (self.word(LAST) >> 32) as u16
-    }
-
-    fn passed(&self) -> u16 {
-        (self.word(LAST) >> 48) as u16
-    }
-
-    /// Sets `bits` bits at a position of a word.
-    fn set(&self, word: usize, shift: usize, bits: u32, value: u64) {
-        let mask = ((1u64 << bits) - 1) << shift;
-        self.words[word].store(self.word(word) & !mask | value << shift & mask, Relaxed);
-    }
-
-    fn set_slot(&self, entry: usize, slot: u32) {
-        self.set(entry / 2, 32 * (entry % 2), 32, u64::from(slot));
-    }
-
-    fn set_tag(&self, entry: usize, tag: u16) {
-        self.set(TAGS + entry / 4, 16 * (entry % 4), 16, u64::from(tag));
-    }
-
-    fn set_used(&self, used: u16) {
-        self.set(LAST, 32, 16, u64::from(used));
-    }
-
-    fn set_passed(&self, passed: u16) {
-        self.set(LAST, 48, 16, u64::from(passed));
     }
 }
 
@@ -238,20 +129,20 @@ fn after(bucket: usize, buckets: usize) -> usize {
 
 /// The table of a shard, for the holder of its lock.
 pub(crate) struct Index {
-    ground: Arc<Ground>,
+    arena: Arc<Arena>,
     entries: usize,
 }
 
 impl Index {
     /// Makes an empty table of `buckets` buckets at the end of the arena's words.
-    pub(crate) fn over(ground: &Arc<Ground>, buckets: usize) -> Index {
-        ground.set_index(buckets);
-        Index { ground: ground.clone(), entries: 0 }
+    pub(crate) fn over(arena: &Arc<Arena>, buckets: usize) -> Index {
+        arena.set_index(buckets);
+        Index { arena: arena.clone(), entries: 0 }
     }
 
     #[inline]
     fn all(&self) -> &[Bucket] {
-        self.ground.index()
+        self.arena.index()
     }
 
     pub(crate) fn buckets(&self) -> usize {
@@ -290,7 +181,7 @@ impl Index {
 
     /// Adds an entry. Returns false where the table is full.
     pub(crate) fn insert(&mut self, key: Key, slot: u32) -> bool {
-        let buckets = self.ground.index();
+        let buckets = self.arena.index();
         if self.entries + 1 >= buckets.len() * ENTRIES {
             return false;
         }
@@ -356,6 +247,7 @@ impl Index {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::store::arena::bucket::zeros;
 
     #[test]
     fn tags_are_found_whatever_is_beside_them() {
@@ -373,9 +265,9 @@ mod tests {
 
     #[test]
     fn items_at_the_start_of_a_read_are_tried_first_and_later_ones_not_at_all() {
-        let memory = crate::store::ground::Memory::map(1 << 20, false).unwrap();
-        let ground = Arc::new(Ground::over(&memory, 0, 1 << 20, 0).unwrap());
-        let mut index = Index::over(&ground, 64);
+        let memory = crate::store::arena::Memory::map(1 << 20, false).unwrap();
+        let arena = Arc::new(Arena::over(&memory, 0, 1 << 20, 0).unwrap());
+        let mut index = Index::over(&arena, 64);
         // The slot number is the position where the item begins.
         let starts = [0u32, 8, 128, 256, 264, 500];
         starts.iter().for_each(|&start| assert!(index.insert(Key::of(4096 + u64::from(start)), start)));

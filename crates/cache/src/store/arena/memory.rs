@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use datapipes_core::Result;
 
-use super::ground::{self, Ground, Memory, Place};
 use super::header::{Header, State};
+use super::{Arena, Memory, Place, WORD, copy_in};
 use crate::sync::Arc;
 
 /// The value for no slot.
@@ -33,7 +33,7 @@ pub(crate) const MAX_PINS: u32 = u32::MAX / 2;
 pub(crate) struct Pins {
     counts: Box<[AtomicU32]>,
     /// Keeps the bytes alive.
-    _ground: Arc<Ground>,
+    _ground: Arc<Arena>,
 }
 
 /// Bytes of an item that stay unchanged until this is dropped, whatever happens to the item.
@@ -77,43 +77,43 @@ impl Drop for Pinned {
 
 /// The slabs of a shard, for the holder of its lock.
 pub(crate) struct Slots {
-    ground: Arc<Ground>,
+    arena: Arc<Arena>,
     pins: Arc<Pins>,
 }
 
 impl Deref for Slots {
-    type Target = Arc<Ground>;
+    type Target = Arc<Arena>;
 
-    fn deref(&self) -> &Arc<Ground> {
-        &self.ground
+    fn deref(&self) -> &Arc<Arena> {
+        &self.arena
     }
 }
 
 impl Slots {
     /// Uses `len` bytes at `at` of the memory. The policy keeps `extra` bytes for each item there.
     pub(crate) fn over(memory: &Arc<Memory>, at: usize, len: usize, extra: usize) -> Result<Slots> {
-        let ground = Arc::new(Ground::over(memory, at, len, extra)?);
-        let counts = (0..ground.slabs()).map(|_| AtomicU32::new(0)).collect();
-        Ok(Slots { pins: Arc::new(Pins { counts, _ground: ground.clone() }), ground })
+        let arena = Arc::new(Arena::over(memory, at, len, extra)?);
+        let counts = (0..arena.slabs()).map(|_| AtomicU32::new(0)).collect();
+        Ok(Slots { pins: Arc::new(Pins { counts, _ground: arena.clone() }), arena })
     }
 
     pub(crate) fn slot(slab: u32, place: usize) -> u32 {
-        Ground::slot(slab, place)
+        Arena::slot(slab, place)
     }
 
     pub(crate) fn slab_of(slot: u32) -> u32 {
-        Ground::slab_of(slot)
+        Arena::slab_of(slot)
     }
 
     /// The position of a slot. It panics (a bug in this crate) for an invalid slot.
     #[inline]
     fn locate(&self, slot: u32) -> Place<'_> {
-        self.ground.place(slot).unwrap_or_else(|| unreachable!("slot {slot} is not in its slab"))
+        self.arena.place(slot).unwrap_or_else(|| unreachable!("slot {slot} is not in its slab"))
     }
 
     /// The class of a slot's slab. The slot must be in use.
     pub(crate) fn class_of_slot(&self, slot: u32) -> u8 {
-        let class = self.ground.class_of_slab(Self::slab_of(slot));
+        let class = self.arena.class_of_slab(Self::slab_of(slot));
         debug_assert!(class.is_some(), "slot {slot} is in a slab without a class");
         class.unwrap_or(0)
     }
@@ -121,7 +121,7 @@ impl Slots {
     /// Assigns a slab to a class, or to none.
     pub(crate) fn assign(&mut self, slab: u32, class: Option<u8>) {
         debug_assert!(!self.is_pinned(slab), "a slab changes its class while somebody reads from it");
-        self.ground.assign(slab, class);
+        self.arena.assign(slab, class);
     }
 
     pub(crate) fn is_pinned(&self, slab: u32) -> bool {
@@ -132,24 +132,24 @@ impl Slots {
 
     #[inline]
     pub(crate) fn header(&self, slot: u32) -> Header {
-        Header::of(self.ground.header_word(self.locate(slot)).load(Ordering::Relaxed))
+        Header::of(self.arena.header_word(self.locate(slot)).load(Ordering::Relaxed))
     }
 
     #[inline]
     pub(crate) fn set_header(&mut self, slot: u32, header: Header) {
-        self.ground.header_word(self.locate(slot)).store(header.bits(), Ordering::Relaxed);
+        self.arena.header_word(self.locate(slot)).store(header.bits(), Ordering::Relaxed);
     }
 
     /// Two numbers that the policy keeps with a slot. They exist only if it asked for 8 extra
     /// bytes.
     pub(crate) fn links(&self, slot: u32) -> [u32; 2] {
-        let both = self.ground.extra_word(self.locate(slot)).load(Ordering::Relaxed);
+        let both = self.arena.extra_word(self.locate(slot)).load(Ordering::Relaxed);
         [both as u32, (both >> 32) as u32]
     }
 
     pub(crate) fn set_links(&mut self, slot: u32, [low, high]: [u32; 2]) {
         let both = u64::from(high) << 32 | u64::from(low);
-        self.ground.extra_word(self.locate(slot)).store(both, Ordering::Relaxed);
+        self.arena.extra_word(self.locate(slot)).store(both, Ordering::Relaxed);
     }
 
     /// Returns the header, and prefetches the first bytes of the data: one wait for memory instead
@@ -157,19 +157,19 @@ impl Slots {
     #[inline]
     pub(crate) fn header_and_data_soon(&self, slot: u32) -> Header {
         let place = self.locate(slot);
-        self.ground.data_soon(place, 0);
-        Header::of(self.ground.header_word(place).load(Ordering::Relaxed))
+        self.arena.data_soon(place, 0);
+        Header::of(self.arena.header_word(place).load(Ordering::Relaxed))
     }
 
     /// Prefetches a slot's header and first bytes.
     pub(crate) fn prefetch(&self, slot: u32) {
-        self.ground.slot_soon(self.locate(slot), 0);
+        self.arena.slot_soon(self.locate(slot), 0);
     }
 
     /// Copies bytes of an item, from `at` on.
     #[inline]
     pub(crate) fn copy_out(&self, slot: u32, at: usize, out: &mut [u8]) {
-        let from = self.ground.bytes(self.locate(slot), at, out.len());
+        let from = self.arena.bytes(self.locate(slot), at, out.len());
         // SAFETY: `bytes` checked the length. Only the owner of the shard, which is borrowed,
         // writes items. `out` is not part of the cache's memory, of which nobody has a mutable
         // slice.
@@ -181,13 +181,13 @@ impl Slots {
         // A free slot is never pinned: a slot that dies while its slab is pinned becomes free only
         // when the slab is not pinned any more.
         debug_assert!(self.header(slot).state() == State::Free || !self.is_pinned(Self::slab_of(slot)));
-        ground::copy_in(self.ground.data(self.locate(slot)), bytes);
+        copy_in(self.arena.data(self.locate(slot)), bytes);
     }
 
     /// Moves an item's bytes to another slot of the same class.
     pub(crate) fn copy_within(&mut self, from: u32, to: u32, len: usize) {
-        let (source, target) = (self.ground.data(self.locate(from)), self.ground.data(self.locate(to)));
-        for (to, from) in target.iter().zip(source).take(len.div_ceil(ground::WORD)) {
+        let (source, target) = (self.arena.data(self.locate(from)), self.arena.data(self.locate(to)));
+        for (to, from) in target.iter().zip(source).take(len.div_ceil(WORD)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
@@ -196,7 +196,7 @@ impl Slots {
     /// pins](MAX_PINS).
     pub(crate) fn pin(&mut self, slot: u32, at: usize, len: usize) -> Option<Pinned> {
         let slab = Self::slab_of(slot);
-        let start = self.ground.bytes(self.locate(slot), at, len);
+        let start = self.arena.bytes(self.locate(slot), at, len);
         let count = self.pins.counts.get(slab as usize)?;
         // Pinning needs the shard, which is borrowed. Other threads only remove pins, so the count
         // cannot grow between these two.

@@ -3,7 +3,7 @@
 //! ```text
 //! [ slab 0 ] ... [ slab n-1 ][ less than a slab ][ index, grows down ][ policy's tables, fixed ]
 //! ```
-//! Threads without the shard's lock read slabs and index (`glance.rs`) while the lock's holder
+//! Threads without the shard's lock read slabs and index (`optimistic.rs`) while the lock's holder
 //! writes them. So they consist of words, each an atomic of eight bytes, and a reader without the
 //! lock checks afterwards whether anything changed (`guarded.rs`). A word may be old or new, but
 //! nothing else, and results of torn words are discarded.
@@ -13,6 +13,12 @@
 //! only as atomics, except pinned ones, which nobody writes.
 #![allow(unsafe_code)]
 
+pub(crate) mod bucket;
+pub(crate) mod class;
+pub(crate) mod header;
+pub(crate) mod index;
+pub(crate) mod memory;
+
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -20,9 +26,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use datapipes_core::memory::{Access, MapOptions, RawLease, Region};
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::class::{CLASSES, Geometry, SLAB};
-use super::index::Bucket;
 use crate::sync::Arc;
+use bucket::Bucket;
+use class::{CLASSES, Geometry, SLAB};
 
 /// The value for a slab that belongs to no class.
 const UNUSED: u8 = u8::MAX;
@@ -66,7 +72,7 @@ pub(crate) struct Place<'a> {
 }
 
 /// The memory of a shard.
-pub(crate) struct Ground {
+pub(crate) struct Arena {
     base: NonNull<u8>,
     len: usize,
     /// The offset where the words end and the policy's tables begin.
@@ -84,14 +90,14 @@ pub(crate) struct Ground {
 }
 
 // SAFETY: the memory belongs to the process. Its words are atomics, and each table has one owner.
-unsafe impl Send for Ground {}
+unsafe impl Send for Arena {}
 // SAFETY: as above.
-unsafe impl Sync for Ground {}
+unsafe impl Sync for Arena {}
 
-impl Ground {
+impl Arena {
     /// Uses `len` bytes at `at` of the memory. The policy keeps `extra` bytes for each item there.
-    pub(crate) fn over(memory: &Arc<Memory>, at: usize, len: usize, extra: usize) -> Result<Ground> {
-        Ok(Ground {
+    pub(crate) fn over(memory: &Arc<Memory>, at: usize, len: usize, extra: usize) -> Result<Arena> {
+        Ok(Arena {
             base: memory.part(at, len)?,
             len,
             words: AtomicUsize::new(len),
@@ -344,7 +350,7 @@ impl<T: Zero> Deref for Table<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `Ground::table` made it over `count` zeroed values, which nobody else accesses,
+        // SAFETY: `Arena::table` made it over `count` zeroed values, which nobody else accesses,
         // and the memory is kept alive.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }

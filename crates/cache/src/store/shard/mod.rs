@@ -13,10 +13,11 @@ mod slabs;
 
 use datapipes_core::Result;
 
+use super::arena::bucket::Bucket;
+use super::arena::{Arena, Memory};
 use super::class::{CLASSES, class_of};
-use super::ground::{Ground, Memory};
 use super::header::{Header, PAGE, PERIODS, SECTOR, State};
-use super::index::{Bucket, Index, Key};
+use super::index::{Index, Key};
 use super::memory::{NONE, Pinned, Slots};
 use super::policy::{Admission, GhostLines, Policy};
 use super::reassign::Lately;
@@ -53,7 +54,7 @@ pub(crate) struct Counts {
     pub(crate) invalidated: u64,
     pub(crate) moved: u64,
     /// Ghost hits: misses that would have been hits with more memory.
-    pub(crate) regrets: u64,
+    pub(crate) ghost_hits: u64,
 }
 
 /// The figures of a class for metrics.
@@ -123,7 +124,7 @@ impl<P: Policy> Shard<P> {
     }
 
     /// The memory, for optimistic reads.
-    pub(crate) fn ground(&self) -> &Arc<Ground> {
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.slots
     }
 
@@ -133,8 +134,8 @@ impl<P: Policy> Shard<P> {
     }
 
     /// The saturation of an item's read count: further reads change nothing.
-    pub(crate) fn enough(&self) -> Option<u8> {
-        self.policy.enough()
+    pub(crate) fn saturation(&self) -> Option<u8> {
+        self.policy.saturation()
     }
 
     /// Reports a hit of an optimistic read to the policy.
@@ -445,16 +446,16 @@ impl<P: Policy> Shard<P> {
     /// take the lock.
     pub(crate) fn lately(&mut self, unlocked: &[[u64; 2]; CLASSES]) -> [Lately; CLASSES] {
         std::array::from_fn(|c| {
-            let regrets = self.policy.regrets(c as u8);
+            let ghost_hits = self.policy.take_ghost_hits(c as u8);
             let of = &mut self.classes[c];
-            of.counts.regrets += regrets;
+            of.counts.ghost_hits += ghost_hits;
             let (now, before) = (of.counts, std::mem::replace(&mut of.seen, of.counts));
             Lately {
                 slabs: of.slabs.len(),
                 hits: now.hits - before.hits + unlocked[c][0],
                 misses: now.misses - before.misses + unlocked[c][1],
                 evicted: now.evicted - before.evicted,
-                regrets,
+                ghost_hits,
             }
         })
     }

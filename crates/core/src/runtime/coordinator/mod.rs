@@ -52,7 +52,7 @@ use attended::Attended;
 use event_source::{AttendedResource, EventSource, Interest};
 use events::{Events, WAKE};
 use role::{Role, RoleHolder};
-use thread_role::Driver;
+use thread_role::DriverRole;
 use troubles::Troubles;
 
 /// How long a completion whose event was lost stays unheard at most.
@@ -297,7 +297,7 @@ impl Coordinator {
     }
 }
 
-impl Driver for Coordinator {
+impl DriverRole for Coordinator {
     fn release_role(&self) {
         if !self.owner.is_here() {
             return;
@@ -318,7 +318,7 @@ impl Driver for Coordinator {
 struct RoleGuard<'a> {
     coordinator: &'a Coordinator,
     /// The one that the thread had before.
-    outer: Option<Weak<dyn Driver>>,
+    outer: Option<Weak<dyn DriverRole>>,
     /// What is not ours is called when the role was given back.
     _hold: guard::CallDeferral,
 }

@@ -7,7 +7,7 @@ use crate::guard::reentry;
 use crate::sync::{Arc, Weak, thread_local};
 
 /// A coordinator, as a thread sees it that has its role.
-pub(crate) trait Driver: Send + Sync {
+pub(crate) trait DriverRole: Send + Sync {
     /// Gives the role back, which this thread has.
     fn release_role(&self);
 }
@@ -27,7 +27,7 @@ enum ThreadRole {
     #[default]
     Elsewhere,
     /// A coordinator's own thread.
-    Own(Weak<dyn Driver>),
+    Own(Weak<dyn DriverRole>),
     /// A thread of a worker pool.
     Worker(Weak<dyn WorkerGroup>),
 }
@@ -35,7 +35,7 @@ enum ThreadRole {
 thread_local! {
     static HERE: RefCell<ThreadRole> = RefCell::new(ThreadRole::default());
     /// The coordinator whose role the thread has.
-    static TURN: RefCell<Option<Weak<dyn Driver>>> = const { RefCell::new(None) };
+    static TURN: RefCell<Option<Weak<dyn DriverRole>>> = const { RefCell::new(None) };
     /// The thread is within the poll of a future.
     static POLLS: Cell<bool> = const { Cell::new(false) };
     /// The worker pool knows that the thread sleeps.
@@ -70,7 +70,7 @@ impl Drop for Polls {
 }
 
 /// The thread takes a coordinator's role, or has given it back: what it had before.
-pub(super) fn has_turn(of: Option<Weak<dyn Driver>>) -> Option<Weak<dyn Driver>> {
+pub(super) fn has_turn(of: Option<Weak<dyn DriverRole>>) -> Option<Weak<dyn DriverRole>> {
     TURN.try_with(|turn| turn.replace(of)).unwrap_or_default()
 }
 
@@ -89,13 +89,13 @@ fn get() -> ThreadRole {
 }
 
 /// This thread is the coordinator's own.
-pub(super) fn enter_own_thread<D: Driver + 'static>(coordinator: &Arc<D>) {
+pub(super) fn enter_own_thread<D: DriverRole + 'static>(coordinator: &Arc<D>) {
     let coordinator: Weak<D> = Arc::downgrade(coordinator);
     set(ThreadRole::Own(coordinator));
 }
 
 /// Whether this thread is the own one of this coordinator.
-pub(super) fn is_own_thread_of<D: Driver>(coordinator: &Arc<D>) -> bool {
+pub(super) fn is_own_thread_of<D: DriverRole>(coordinator: &Arc<D>) -> bool {
     matches!(get(), ThreadRole::Own(own) if std::ptr::addr_eq(own.as_ptr(), Arc::as_ptr(coordinator)))
 }
 

@@ -107,7 +107,7 @@ fn callbacks_may_wait_drain_and_drop_the_runtime() {
 }
 
 #[test]
-fn a_crew_of_one_serves_a_waker_that_waits_for_it() {
+fn a_worker_pool_of_one_serves_a_waker_that_waits_for_it() {
     schedules(|| {
         let mut config = super::places::config(1);
         config.copiers = 1;

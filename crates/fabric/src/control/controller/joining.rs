@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::Controller;
 use super::link::Link;
-use super::objects::Thing;
+use super::objects::ControlledObject;
 use crate::capability::{Cap, ObjectId, Party};
 use crate::channel::Copies;
 use crate::control::key::{Key, LinkSpec};
@@ -312,7 +312,7 @@ impl Controller {
         listener: Option<TcpListener>,
         talks: VecDeque<Talk>,
     ) -> Result<Cap> {
-        let link = |epoch| Thing::link(Link::across(spec.shape, epoch, spec.side)?);
+        let link = |epoch| ControlledObject::link(Link::across(spec.shape, epoch, spec.side)?);
         let (object, cap) = self.create(Party::APPLICATION, link)?;
         self.joins
             .insert(object, Joining { cap, spec, key, listener, talks, seen: BTreeSet::new(), waiting: Vec::new() });
@@ -337,11 +337,11 @@ impl Controller {
 
     fn joined(&mut self, object: ObjectId, socket: OwnedFd, token: Token, keys: Option<Keys>) -> Result<()> {
         let waiting = self.joins.get_mut(&object).map(|j| std::mem::take(&mut j.waiting)).unwrap_or_default();
-        let Some(thing) = self.things.get_mut(&object) else { return Ok(()) };
-        thing.connected(socket, token, keys);
+        let Some(controlled) = self.objects.get_mut(&object) else { return Ok(()) };
+        controlled.connected(socket, token, keys);
         let mut told = Vec::new();
         for (endpoint, party, port, copies) in waiting {
-            if let Some((kind, fds)) = thing.half(endpoint)? {
+            if let Some((kind, fds)) = controlled.half(endpoint)? {
                 told.push((party, Tell::Endpoint(EndpointSpec { endpoint, port, kind, copies }), fds));
             }
         }

@@ -19,12 +19,12 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use self::joining::Joining;
 use self::link::Link;
-use self::objects::{Endpoint, Thing};
+use self::objects::{ControlledObject, Endpoint};
 use self::peers::{DeviceProcess, OWN_DESCRIPTORS, Peer, Told};
 use self::release::Revocations;
 use crate::capability::{Cap, ObjectId, Party, Rights, Tree};
 use crate::channel::layout::State;
-use crate::channel::{ChannelShape, Copies, Taking};
+use crate::channel::{ChannelShape, Copies, ReceiveMode};
 use crate::control::devices::groups::Groups;
 use crate::control::devices::quota::Quota;
 use crate::control::devices::stderr::{DeviceStderr, StderrWriter};
@@ -45,9 +45,9 @@ const MAX_TEXT: usize = 4096;
 
 pub(super) struct Controller {
     pub(super) tree: Tree,
-    pub(super) things: BTreeMap<ObjectId, Thing>,
+    pub(super) objects: BTreeMap<ObjectId, ControlledObject>,
     /// The object of each endpoint.
-    pub(super) objects: BTreeMap<EndpointId, ObjectId>,
+    pub(super) object_of: BTreeMap<EndpointId, ObjectId>,
     /// Links that are not connected yet.
     pub(super) joins: BTreeMap<ObjectId, Joining>,
     pub(super) peers: BTreeMap<Party, Peer>,
@@ -65,8 +65,8 @@ impl Controller {
         peers.insert(Party::APPLICATION, Peer::new(application, "application".into(), None));
         Controller {
             tree: Tree::new(),
-            things: BTreeMap::new(),
             objects: BTreeMap::new(),
+            object_of: BTreeMap::new(),
             joins: BTreeMap::new(),
             peers,
             revocations: Revocations::default(),
@@ -139,11 +139,11 @@ impl Controller {
             Ask::Launch { name, role, limits } => self.launch(name, role, limits, fds),
             Ask::Channel { shape } => self.channel(by, shape),
             Ask::Connection { shape, carrier } => {
-                self.created(by, |epoch| Thing::link(Link::within(shape, epoch, carrier)?))
+                self.created(by, |epoch| ControlledObject::link(Link::within(shape, epoch, carrier)?))
             }
             Ask::Offer { spec, at, key } => self.offer(spec, at, key),
             Ask::Join { spec, to, key } => self.join(spec, to, key),
-            Ask::Memory { len } => self.created(by, |_| Thing::memory(len)),
+            Ask::Memory { len } => self.created(by, |_| ControlledObject::memory(len)),
             Ask::Delegate { cap, to, rights } => {
                 self.peer(to)?;
                 self.tree.delegate(cap, by, to, rights).map(|cap| Answer::Created { cap })
@@ -206,23 +206,27 @@ impl Controller {
     }
 
     fn channel(&mut self, by: Party, shape: ChannelShape) -> Result<Answer> {
-        self.created(by, |epoch| Thing::channel(shape, epoch))
+        self.created(by, |epoch| ControlledObject::channel(shape, epoch))
     }
 
-    fn created(&mut self, by: Party, make: impl FnOnce(u64) -> Result<Thing>) -> Result<Answer> {
+    fn created(&mut self, by: Party, make: impl FnOnce(u64) -> Result<ControlledObject>) -> Result<Answer> {
         self.create(by, make).map(|(_, cap)| Answer::Created { cap })
     }
 
-    pub(super) fn create(&mut self, by: Party, make: impl FnOnce(u64) -> Result<Thing>) -> Result<(ObjectId, Cap)> {
-        if self.things.len() >= MAX_OBJECTS {
+    pub(super) fn create(
+        &mut self,
+        by: Party,
+        make: impl FnOnce(u64) -> Result<ControlledObject>,
+    ) -> Result<(ObjectId, Cap)> {
+        if self.objects.len() >= MAX_OBJECTS {
             return Err(Error::new(ErrorKind::NoSpace, "create", format!("more than {MAX_OBJECTS} objects")));
         }
         // The number of an object is also the epoch of its messages. No number is used twice.
-        let thing = make(self.last_object + 1)?;
+        let controlled = make(self.last_object + 1)?;
         self.last_object += 1;
         let object = ObjectId(self.last_object);
-        let cap = self.tree.root(object, thing.all_rights(), by);
-        self.things.insert(object, thing);
+        let cap = self.tree.root(object, controlled.all_rights(), by);
+        self.objects.insert(object, controlled);
         Ok((object, cap))
     }
 
@@ -231,7 +235,7 @@ impl Controller {
         by: Party,
         cap: Cap,
         port: String,
-        (rights, trust, copies): (Rights, Taking, Copies),
+        (rights, trust, copies): (Rights, ReceiveMode, Copies),
     ) -> Result<Answer> {
         check_name("activate", &port)?;
         let capability = self.tree.get(cap)?.clone();
@@ -248,7 +252,7 @@ impl Controller {
         }
         let party = capability.holder;
         let full = |what: &str| Err(Error::new(ErrorKind::NoSpace, "activate", what));
-        let needs = self.things.get(&capability.object).map(Thing::needs).unwrap_or_default();
+        let needs = self.objects.get(&capability.object).map(ControlledObject::needs).unwrap_or_default();
         let peer = self.peer(party)?;
         if peer.ports.contains(&port) {
             let what = format!("port {port} is in use at party {}", party.0);
@@ -263,15 +267,15 @@ impl Controller {
             let what = "the device has as many channels over sockets as it can have";
             return full(what).map_err(|e| e.with_advice("over shared memory it can have more"));
         }
-        let Some(thing) = self.things.get_mut(&capability.object) else {
+        let Some(controlled) = self.objects.get_mut(&capability.object) else {
             return Err(Error::new(ErrorKind::NotFound, "activate", "the object of the capability has gone"));
         };
         let id = self.last_endpoint + 1;
         let (name, mapped, asked, gone, revocation) = (port.clone(), false, false, false, None);
         let end = Endpoint { party, cap, rights, port: name, trust, mapped, asked, gone, revocation };
-        let told = thing.activate(id, end)?;
+        let told = controlled.activate(id, end)?;
         self.last_endpoint = id;
-        self.objects.insert(id, capability.object);
+        self.object_of.insert(id, capability.object);
         let peer = self.peer(party)?;
         peer.ports.insert(port.clone());
         peer.endpoints.insert(id, needs);
@@ -290,24 +294,24 @@ impl Controller {
     }
 
     fn mapped(&mut self, by: Party, id: EndpointId) {
-        let thing = self.objects.get(&id).and_then(|object| self.things.get_mut(object));
-        let Some(thing) = thing.filter(|t| t.endpoints.get(&id).is_some_and(|e| e.party == by)) else {
+        let controlled = self.object_of.get(&id).and_then(|object| self.objects.get_mut(object));
+        let Some(controlled) = controlled.filter(|t| t.endpoints.get(&id).is_some_and(|e| e.party == by)) else {
             return self.kill(by, "it broke the control protocol: it mapped what it was not given");
         };
-        match thing.mapped(id) {
+        match controlled.mapped(id) {
             Ok(halves) => {
                 for (party, endpoint, fds) in halves {
                     self.tell(party, Tell::Complete { endpoint }, fds);
                 }
             }
-            Err(_) => thing.end(State::Revoked),
+            Err(_) => controlled.end(State::Revoked),
         }
     }
 
     /// Ends everything, because the application has gone or the controller must end.
     pub(super) fn end(&mut self) {
-        for thing in self.things.values_mut() {
-            thing.end(State::ControllerGone);
+        for controlled in self.objects.values_mut() {
+            controlled.end(State::ControllerGone);
         }
         // All are killed before any is waited for.
         let mut devices: Vec<_> =
@@ -337,15 +341,15 @@ impl Controller {
 
     fn status(&self) -> ControllerStatus {
         let devices = || self.peers.iter().filter_map(|(party, peer)| Some((*party, peer, peer.device.as_ref()?)));
-        let releasing = |t: &Thing| t.endpoints.values().filter(|e| e.asked && !e.gone).count();
+        let releasing = |t: &ControlledObject| t.endpoints.values().filter(|e| e.asked && !e.gone).count();
         ControllerStatus {
             pid: std::process::id(),
             devices: devices().map(|(party, peer, device)| (party, peer.name.clone(), device.child.id())).collect(),
-            objects: self.things.len(),
-            bytes: self.things.values().map(|t| t.bytes).sum(),
+            objects: self.objects.len(),
+            bytes: self.objects.values().map(|t| t.bytes).sum(),
             capabilities: self.tree.len(),
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count()),
-            releasing: self.things.values().map(releasing).sum(),
+            releasing: self.objects.values().map(releasing).sum(),
             charges: devices().map(|(party, _, device)| device.quota.charge(party, device.child.id())).collect(),
         }
     }

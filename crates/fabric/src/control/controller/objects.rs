@@ -9,7 +9,7 @@ use super::link::Link;
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
 use crate::channel::memory::{Mapping, Object, View, page_bytes};
-use crate::channel::{ChannelShape, Taking, bell};
+use crate::channel::{ChannelShape, ReceiveMode, bell};
 use crate::control::devices::audit::{Inode, inode};
 use crate::control::devices::quota::Needs;
 use crate::control::protocol::{EndpointId, EndpointKind};
@@ -25,7 +25,7 @@ pub(crate) struct Endpoint {
     pub(crate) rights: Rights,
     /// The name by which its holder knows it.
     pub(crate) port: String,
-    pub(crate) trust: Taking,
+    pub(crate) trust: ReceiveMode,
     /// Whether its first half is mapped.
     pub(crate) mapped: bool,
     /// Whether its holder was told to release it.
@@ -37,7 +37,7 @@ pub(crate) struct Endpoint {
 }
 
 /// The object of capabilities.
-pub(crate) struct Thing {
+pub(crate) struct ControlledObject {
     pub(crate) kind: Kind,
     pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
     /// The endpoints of each capability.
@@ -73,8 +73,8 @@ struct Pages {
 /// Descriptors to send to parties.
 pub(crate) type Halves = Vec<(Party, EndpointId, Vec<OwnedFd>)>;
 
-impl Thing {
-    pub(crate) fn channel(shape: ChannelShape, epoch: u64) -> Result<Thing> {
+impl ControlledObject {
+    pub(crate) fn channel(shape: ChannelShape, epoch: u64) -> Result<ControlledObject> {
         shape.check()?;
         let pages = Pages {
             sender: Object::create(page_bytes::<SenderPage>())?,
@@ -89,17 +89,17 @@ impl Thing {
         let inodes = all.iter().map(|o| inode_of(o)).collect::<Result<_>>()?;
         let bytes = all.iter().map(|o| o.len()).sum();
         let kind = Kind::Channel(Box::new(Channel { shape, epoch, state, pages: Some(pages) }));
-        Ok(Thing::new(kind, inodes, bytes))
+        Ok(ControlledObject::new(kind, inodes, bytes))
     }
 
-    fn new(kind: Kind, inodes: Vec<Inode>, bytes: usize) -> Thing {
+    fn new(kind: Kind, inodes: Vec<Inode>, bytes: usize) -> ControlledObject {
         let (endpoints, by_cap) = (BTreeMap::new(), BTreeMap::new());
-        Thing { kind, endpoints, by_cap, ended: false, inodes, bytes }
+        ControlledObject { kind, endpoints, by_cap, ended: false, inodes, bytes }
     }
 
-    pub(crate) fn link(link: Link) -> Result<Thing> {
+    pub(crate) fn link(link: Link) -> Result<ControlledObject> {
         let (inodes, bytes) = (vec![inode_of(link.page())?], link.page().len());
-        Ok(Thing::new(Kind::Link(Box::new(link)), inodes, bytes))
+        Ok(ControlledObject::new(Kind::Link(Box::new(link)), inodes, bytes))
     }
 
     /// Whether it has two ends and is useless without one of them.
@@ -121,13 +121,13 @@ impl Thing {
         }
     }
 
-    pub(crate) fn memory(len: usize) -> Result<Thing> {
+    pub(crate) fn memory(len: usize) -> Result<ControlledObject> {
         if len == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "create", "0 bytes of shared memory"));
         }
         let object = Object::create(len)?;
         let inodes = vec![inode_of(&object)?];
-        Ok(Thing::new(Kind::Memory { object, sealed: false }, inodes, len))
+        Ok(ControlledObject::new(Kind::Memory { object, sealed: false }, inodes, len))
     }
 
     /// The rights of the first capability.

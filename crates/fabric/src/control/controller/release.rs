@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use datapipes_core::Result;
 
 use super::Controller;
-use super::objects::{Endpoint, Thing};
+use super::objects::{ControlledObject, Endpoint};
 use crate::capability::{Cap, Capability, ObjectId, Party, Rights};
 use crate::channel::layout::State;
 use crate::control::devices::audit::{Audit, Finding, Inode, Suspect};
@@ -72,18 +72,19 @@ impl Controller {
     /// Removes endpoints of capabilities that are gone. The party `dead` is not asked to release.
     fn withdraw(&mut self, gone: Vec<(Cap, Capability)>, dead: Option<Party>, asks: Option<(u64, Party)>) {
         for (cap, capability) in gone {
-            let Some(thing) = self.things.get_mut(&capability.object) else { continue };
+            let Some(controlled) = self.objects.get_mut(&capability.object) else { continue };
             // A channel without one of its ends is useless. A memory stays for the others.
-            let channel = thing.has_two_ends();
-            let of_cap = thing.of_cap(cap).to_vec();
-            let lives = |id: &EndpointId| thing.endpoints.get(id).is_some_and(|e| !e.gone && Some(e.party) != dead);
+            let channel = controlled.has_two_ends();
+            let of_cap = controlled.of_cap(cap).to_vec();
+            let lives =
+                |id: &EndpointId| controlled.endpoints.get(id).is_some_and(|e| !e.gone && Some(e.party) != dead);
             let mut released: Vec<EndpointId> = of_cap.into_iter().filter(lives).collect();
             if channel && !released.is_empty() {
-                released = thing.endpoints.iter().filter(|(_, e)| !e.gone).map(|(id, _)| *id).collect();
-                thing.end(State::Revoked);
+                released = controlled.endpoints.iter().filter(|(_, e)| !e.gone).map(|(id, _)| *id).collect();
+                controlled.end(State::Revoked);
             }
             if capability.parent.is_none() {
-                thing.ended = true;
+                controlled.ended = true;
             }
             for id in released {
                 // Memory that others continue to use must be out of reach before the revocation is
@@ -96,7 +97,9 @@ impl Controller {
 
     /// Tells the holder of an endpoint to release it.
     fn release(&mut self, object: ObjectId, id: EndpointId, asks: Option<(u64, Party)>) {
-        let Some(end) = self.things.get_mut(&object).and_then(|thing| thing.endpoints.get_mut(&id)) else { return };
+        let Some(end) = self.objects.get_mut(&object).and_then(|controlled| controlled.endpoints.get_mut(&id)) else {
+            return;
+        };
         if end.asked || end.gone {
             return;
         }
@@ -178,23 +181,23 @@ impl Controller {
     fn whole_claims(&self, party: Party) -> Vec<(EndpointId, Vec<Inode>)> {
         let Some(peer) = self.peers.get(&party) else { return Vec::new() };
         let claim = |id: &EndpointId| -> Option<(EndpointId, Vec<Inode>)> {
-            let thing = self.things.get(self.objects.get(id)?)?;
+            let controlled = self.objects.get(self.object_of.get(id)?)?;
             let has = |(other, end): (&EndpointId, &Endpoint)| {
                 end.party == party && !end.gone && !peer.claimed.contains(other)
             };
-            (!thing.endpoints.iter().any(has)).then(|| (*id, thing.inodes.clone()))
+            (!controlled.endpoints.iter().any(has)).then(|| (*id, controlled.inodes.clone()))
         };
         peer.claimed.iter().filter_map(claim).collect()
     }
 
     fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
-        self.things.get(self.objects.get(&id)?)?.endpoints.get(&id)
+        self.objects.get(self.object_of.get(&id)?)?.endpoints.get(&id)
     }
 
     /// Notes that no party has any of an endpoint any more.
     fn gone(&mut self, id: EndpointId) {
-        let thing = self.objects.remove(&id).and_then(|object| self.things.get_mut(&object));
-        let Some(end) = thing.and_then(|thing| thing.gone(id)) else { return };
+        let controlled = self.object_of.remove(&id).and_then(|object| self.objects.get_mut(&object));
+        let Some(end) = controlled.and_then(|controlled| controlled.gone(id)) else { return };
         if let Some(peer) = self.peers.get_mut(&end.party) {
             peer.forget(id, &end.port);
         }
@@ -207,14 +210,14 @@ impl Controller {
 
     /// Removes objects that no party has and none can get.
     fn sweep(&mut self) {
-        let is_over = |thing: &Thing| thing.ended && thing.is_free();
-        let over: Vec<ObjectId> = self.things.iter().filter(|(_, t)| is_over(t)).map(|(object, _)| *object).collect();
+        let is_over = |controlled: &ControlledObject| controlled.ended && controlled.is_free();
+        let over: Vec<ObjectId> = self.objects.iter().filter(|(_, t)| is_over(t)).map(|(object, _)| *object).collect();
         for object in over {
-            self.things.remove(&object);
+            self.objects.remove(&object);
             self.tree.drop_object(object);
         }
-        let things = &self.things;
-        self.joins.retain(|object, _| things.get(object).is_some_and(|thing| !thing.ended));
+        let objects = &self.objects;
+        self.joins.retain(|object, _| objects.get(object).is_some_and(|controlled| !controlled.ended));
     }
 
     /// Notes that a party has closed its socket.
@@ -256,13 +259,13 @@ impl Controller {
 
     /// Handles the death of an endpoint's holder: tells the party at the other end.
     fn lost(&mut self, id: EndpointId) {
-        let (side, object) = (self.endpoint(id).map(|end| end.rights), self.objects.get(&id).copied());
+        let (side, object) = (self.endpoint(id).map(|end| end.rights), self.object_of.get(&id).copied());
         let end = if side == Some(Rights::SEND) { State::SenderGone } else { State::ReceiverGone };
-        if let Some(thing) = object.and_then(|object| self.things.get_mut(&object)) {
-            thing.end(end);
+        if let Some(controlled) = object.and_then(|object| self.objects.get_mut(&object)) {
+            controlled.end(end);
         }
         self.gone(id);
-        let completed = object.and_then(|object| self.things.get_mut(&object)).map(Thing::completed);
+        let completed = object.and_then(|object| self.objects.get_mut(&object)).map(ControlledObject::completed);
         match completed {
             Some(Ok(halves)) => {
                 for (party, endpoint, fds) in halves {
@@ -271,7 +274,7 @@ impl Controller {
             }
             // Without its second half the channel cannot report the death by itself.
             Some(Err(_)) => {
-                object.and_then(|o| self.things.get_mut(&o)).into_iter().for_each(|t| t.end(State::Revoked))
+                object.and_then(|o| self.objects.get_mut(&o)).into_iter().for_each(|t| t.end(State::Revoked))
             }
             None => {}
         }

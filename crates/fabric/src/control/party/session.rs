@@ -18,7 +18,7 @@ use rustix::time::Timespec;
 use super::events::Events;
 use super::ports::{End, Ports, no_such};
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{ChannelShape, Copies, Patience, Taking, Trust};
+use crate::channel::{ChannelShape, Copies, Patience, ReceiveMode, Trust};
 use crate::control::key::{Key, LinkSpec};
 use crate::control::limits::DeviceLimits;
 use crate::control::packet::{self, Arrived, PACKET_BYTES};
@@ -248,10 +248,16 @@ impl Session {
     /// limit of ends: for a device 256, and for channels over sockets the room among its 64
     /// descriptors (about 50).
     pub fn activate(&mut self, cap: Cap, port: &str, rights: Rights, trust: Trust) -> Result<()> {
-        self.activate_taking(cap, port, rights, trust.into())
+        self.activate_with_mode(cap, port, rights, trust.into())
     }
 
-    pub(crate) fn activate_taking(&mut self, cap: Cap, port: &str, rights: Rights, trust: Taking) -> Result<()> {
+    pub(crate) fn activate_with_mode(
+        &mut self,
+        cap: Cap,
+        port: &str,
+        rights: Rights,
+        trust: ReceiveMode,
+    ) -> Result<()> {
         self.done(&Ask::Activate { cap, port: port.into(), rights, trust, copies: self.copies })
     }
 

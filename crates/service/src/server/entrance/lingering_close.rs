@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::{Shutdown, shutdown};
 
 use super::hang_up::part;
-use crate::server::passed::intake::Intake;
+use crate::server::descriptors::intake::Intake;
 
 /// The most refused clients that may take their time. Beyond that the first of them are closed:
 /// they can still read the reason, unless they try to say hello before.

@@ -13,9 +13,9 @@ use rustix::net::{RecvFlags, Shutdown, shutdown};
 
 use super::{Session, SessionEnd, cut, timespec};
 use crate::protocol::{ClientRequest, MAX_DESCRIPTORS, MAX_REQUEST_BYTES};
+use crate::server::descriptors::intake::{ReceiverMessage, ReceiverProcess};
+use crate::server::descriptors::places;
 use crate::server::entrance::hang_up::part;
-use crate::server::passed::intake::{ReceiverMessage, ReceiverProcess};
-use crate::server::passed::places;
 use crate::server::quotas::numbers::bad;
 
 impl Session {

@@ -30,10 +30,10 @@ use rustix::net::SendFlags;
 use incoming::parse;
 
 use crate::protocol::{ClientRequest, MAX_REQUEST_BYTES, PipeSpec, ServiceAnswer, VERSION};
+use crate::server::descriptors::intake::{ControlSockets, ReceiverProcess};
+use crate::server::descriptors::places::{OpenedPlace, Opener, PassedDescriptors, Role};
 use crate::server::entrance::hang_up::is_readable;
 use crate::server::log::sanitize;
-use crate::server::passed::intake::{ControlSockets, ReceiverProcess};
-use crate::server::passed::places::{OpenedPlace, Opener, PassedDescriptors, Role};
 use crate::server::quotas::account::{ClientQuota, NotifyOnDrop, SessionFacts, reached};
 use crate::server::quotas::numbers::{self, bad};
 use crate::server::quotas::token_bucket::TokenBucket;

@@ -45,7 +45,7 @@ fn a_latency_request_waits_for_contended_bytes_and_one_chunk_at_most() {
 }
 
 #[test]
-fn a_full_station_lets_the_latency_request_in_after_one_chunk() {
+fn a_full_resource_lets_the_latency_request_in_after_one_chunk() {
     // The caps alone, without a cap for lower classes: the request is released when the next chunk
     // comes back.
     let policy = SchedulePolicy { outstanding_bytes: 256 * KIB, contended_bytes: u64::MAX, ..policy() };

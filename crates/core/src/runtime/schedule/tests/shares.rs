@@ -157,7 +157,7 @@ fn an_idle_class_saves_nothing_up_and_surplus_is_not_held_against_one() {
 }
 
 #[test]
-fn the_station_is_always_busy_while_somebody_may_use_it() {
+fn the_resource_is_always_busy_while_somebody_may_use_it() {
     // `Simulation` asserts at every event that an idle resource has nothing to do; here the rate
     // shows it, too.
     for latency_ns in [0, 20_000] {

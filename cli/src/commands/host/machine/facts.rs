@@ -1,0 +1,26 @@
+//! What is shown of a machine.
+
+use datapipes::backend::{Knob, Primitive};
+use datapipes::topology::{StorageFacts, Topology};
+use datapipes_cpu::Calibration;
+use serde::Serialize;
+
+use super::storage::StorageCost;
+
+#[derive(Serialize)]
+pub(super) struct Facts<'a> {
+    pub(super) fingerprint: String,
+    pub(super) topology: &'a Topology,
+    pub(super) storage: Option<StorageFacts>,
+    pub(super) backends: Vec<BackendFacts>,
+    pub(super) io_uring: datapipes_file::UringFacts,
+    pub(super) calibration: Calibration,
+    pub(super) storage_cost: Option<StorageCost>,
+}
+
+#[derive(Serialize)]
+pub(super) struct BackendFacts {
+    pub(super) name: &'static str,
+    pub(super) primitives: Vec<Primitive>,
+    pub(super) knobs: Vec<Knob>,
+}
