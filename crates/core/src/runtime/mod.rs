@@ -206,6 +206,9 @@ struct Inner {
     closed: AtomicBool,
 }
 
+/// The most devices that no pipe uses and that are kept for their figures.
+const MAX_UNUSED_DEVICES: usize = 64;
+
 /// What a resource stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ResourceKey {
@@ -455,10 +458,26 @@ impl Inner {
         if let Some(workers) = &workers {
             policy.outstanding_chunks = policy.outstanding_chunks.min(workers.most() as u32);
         }
+        if matches!(site, ResourceKey::Device(_)) {
+            forget_unused(&mut resources);
+        }
         let resource = SharedResource::new(name, policy, self.coordinator.clone(), workers);
         self.coordinator.add_resource(&resource);
         resources.insert(site, resource.clone());
         Ok(resource)
+    }
+}
+
+/// Forgets the devices that no pipe uses, with their figures, if there are many of them. Device
+/// numbers are not limited: each mount in memory has one.
+fn forget_unused(resources: &mut HashMap<ResourceKey, Arc<SharedResource>>) {
+    // Whoever uses a resource has a reference beside the table's, and gets it under the table's
+    // lock, which the caller holds.
+    let is_unused = |key: &ResourceKey, resource: &Arc<SharedResource>| {
+        matches!(key, ResourceKey::Device(_)) && Arc::strong_count(resource) == 1
+    };
+    if resources.iter().filter(|(key, resource)| is_unused(key, resource)).count() >= MAX_UNUSED_DEVICES {
+        resources.retain(|key, resource| !is_unused(key, resource));
     }
 }
 
