@@ -10,11 +10,13 @@
 //! the application names it. So no half-written file is ever seen under a name, whichever process
 //! dies.
 
+use std::collections::VecDeque;
+
 use datapipes_core::{AtomicFile, Error, ErrorKind, Result};
 
 use crate::channel::{BlockOutcome, Head, Reply};
 pub use crate::device::Mode;
-use crate::device::{COMMIT, OPEN, READ, READ_AT, WRITE, WRITE_AT};
+use crate::device::{COMMIT, OPEN, READ_AT, WRITE, WRITE_AT};
 use crate::transport::{Block, Grant, Receiver, Sender};
 
 /// The client of a storage device. Its requests and blocks go one way, the device's blocks come
@@ -22,15 +24,19 @@ use crate::transport::{Block, Grant, Receiver, Sender};
 pub struct FileClient {
     requests: Sender,
     blocks: Receiver,
-    /// Blocks that were requested and have not arrived.
-    asked: u32,
+    /// The pieces that were requested and have not arrived, in order.
+    asked: VecDeque<Piece>,
+    /// The offset of the next sequential block.
+    next: u64,
+    /// Whether the requested pieces are the next sequential blocks, with all that was written.
+    ahead: bool,
     ended: bool,
 }
 
 impl FileClient {
     /// Makes a client over a channel to the device and one back.
     pub fn new(requests: Sender, blocks: Receiver) -> FileClient {
-        FileClient { requests, blocks, asked: 0, ended: true }
+        FileClient { requests, blocks, asked: VecDeque::new(), next: 0, ahead: false, ended: true }
     }
 
     /// Opens the file with this number. Returns its length in bytes.
@@ -40,33 +46,41 @@ impl FileClient {
     pub fn open(&mut self, file: u64, mode: Mode) -> Result<u64> {
         self.forget()?;
         let word = self.call([OPEN, file, mode as u64, 0])?.word;
-        self.ended = !mode.reads();
+        (self.next, self.ended) = (0, !mode.reads());
         Ok(word)
     }
 
-    /// Returns the next block of a file that is open for reading, or None at its end. The device
-    /// reads ahead as far as there are credits.
+    /// Returns the next block of a file that is open for reading, or None at its end. Blocks are
+    /// requested ahead as far as there are credits. Reads at offsets, and writes, do not move the
+    /// position of the next block, and it has what this client wrote before.
     ///
     /// # Errors
-    /// Errors of the device, and any error that ended a channel.
+    /// Errors of the device, and any error that ended a channel. The next call asks for the same
+    /// block again.
     pub fn next_in(&mut self) -> Result<Option<Block>> {
-        let most = self.most_asked();
-        while !self.ended && self.asked < most {
-            self.requests.send(&[], Head { words: [READ, 0, 0, 0], end: false })?;
-            self.asked += 1;
-        }
-        if self.asked == 0 {
+        if self.ended {
             return Ok(None);
         }
-        let block = self.answer()?;
-        if block.head().end {
-            self.ended = true;
-            let outcome = block.head().words[1];
-            block.done()?;
+        if !self.ahead {
             self.forget()?;
-            return told(outcome).map(|()| None);
+            self.ahead = true;
         }
-        Ok(Some(block))
+        let (most, len) = (self.most_asked(), self.blocks.shape().block_bytes);
+        while self.asked.len() < most {
+            let at = self.next.saturating_add((self.asked.len() * len) as u64);
+            self.ask_at(Piece { at, len })?;
+        }
+        let block = self.piece().inspect_err(|_| self.ahead = false)?;
+        // A short block is the end of the file, unless the file grows.
+        self.ahead = block.len() == len;
+        self.next = self.next.saturating_add(block.len() as u64);
+        if !block.is_empty() {
+            return Ok(Some(block));
+        }
+        self.ended = true;
+        block.done()?;
+        self.forget()?;
+        Ok(None)
     }
 
     /// Reads at an offset of a file that is open for reading: as many bytes as exist, up to `len`,
@@ -78,24 +92,25 @@ impl FileClient {
     pub fn read_at(&mut self, at: u64, len: usize) -> Result<Block> {
         self.forget()?;
         self.ask_at(Piece { at, len })?;
-        self.piece(at)
+        self.piece()
     }
 
     /// As [`read_at`](Self::read_at) for many pieces, of which as many are requested ahead as there
     /// are credits. `each` is called with the index of a piece and its bytes, in the order of the
     /// pieces.
+    ///
     /// # Errors
     /// Those of [`read_at`](Self::read_at), and the first error of `each`. Pieces after it are not
     /// read.
     pub fn read_each(&mut self, pieces: &[Piece], mut each: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         self.forget()?;
         let (most, mut asked) = (self.most_asked(), 0);
-        for (at, piece) in pieces.iter().enumerate() {
-            while asked < pieces.len() && self.asked < most {
+        for at in 0..pieces.len() {
+            while asked < pieces.len() && self.asked.len() < most {
                 self.ask_at(pieces[asked])?;
                 asked += 1;
             }
-            let block = self.piece(piece.at)?;
+            let block = self.piece()?;
             each(at, &block)?;
             block.done()?;
         }
@@ -110,13 +125,16 @@ impl FileClient {
         }
         let words = [READ_AT, piece.at, piece.len as u64, 0];
         self.requests.send(&[], Head { words, end: false })?;
-        self.asked += 1;
+        self.asked.push_back(piece);
         Ok(())
     }
 
-    /// Returns the reply to the oldest read at an offset.
-    fn piece(&mut self, at: u64) -> Result<Block> {
-        let block = self.answer()?;
+    /// Returns the reply to the oldest request, which has no more bytes than were asked for.
+    fn piece(&mut self) -> Result<Block> {
+        let block = self.blocks.receive()?;
+        let Some(Piece { at, len }) = self.asked.pop_front() else {
+            return Err(Error::new(ErrorKind::Corrupt, "read", "a block that was not asked for"));
+        };
         let words = block.head().words;
         if let Err(e) = told(words[1]) {
             block.done()?;
@@ -126,17 +144,15 @@ impl FileClient {
             let context = format!("bytes at {} where those at {at} were asked for", words[0]);
             return Err(Error::new(ErrorKind::Corrupt, "read", context));
         }
+        if block.len() > len {
+            let context = format!("{} bytes at {at} where {len} were asked for", block.len());
+            return Err(Error::new(ErrorKind::Corrupt, "read", context));
+        }
         Ok(block)
     }
 
-    fn answer(&mut self) -> Result<Block> {
-        let block = self.blocks.receive()?;
-        self.asked -= 1;
-        Ok(block)
-    }
-
-    fn most_asked(&self) -> u32 {
-        self.blocks.shape().credits.min(self.requests.shape().credits)
+    fn most_asked(&self) -> usize {
+        self.blocks.shape().credits.min(self.requests.shape().credits) as usize
     }
 
     /// Returns memory of the device for the next block of a file that is open for writing.
@@ -145,6 +161,7 @@ impl FileClient {
     /// # Errors
     /// `NoSpace` or `Device` for errors with earlier blocks, and any error that ended a channel.
     pub fn next_out(&mut self) -> Result<NextOut<'_>> {
+        self.ahead = false;
         Ok(NextOut { grant: self.requests.grant()?, words: [WRITE, 0, 0, 0] })
     }
 
@@ -154,6 +171,7 @@ impl FileClient {
     /// # Errors
     /// As [`next_out`](Self::next_out).
     pub fn out_at(&mut self, at: u64) -> Result<NextOut<'_>> {
+        self.ahead = false;
         Ok(NextOut { grant: self.requests.grant()?, words: [WRITE_AT, at, 0, 0] })
     }
 
@@ -186,9 +204,10 @@ impl FileClient {
 
     /// Discards blocks that were requested ahead and are not wanted.
     fn forget(&mut self) -> Result<()> {
-        while self.asked > 0 {
+        self.ahead = false;
+        while !self.asked.is_empty() {
             self.blocks.receive()?.done()?;
-            self.asked -= 1;
+            self.asked.pop_front();
         }
         self.requests.drain().map(|_| ())
     }

@@ -14,6 +14,7 @@ use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::Rights;
 use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
 use datapipes_fabric::device::DeviceRole;
+use datapipes_fabric::file::{FileClient, Mode, Piece};
 use datapipes_fabric::placement::{DeviceGraph, Placement};
 use datapipes_fabric::process;
 use datapipes_testkit::{run_tests, tests};
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         a_device_that_dies_before_it_has_its_end_leaves_nobody_waiting,
         there_is_no_event_descriptor_to_block,
         descriptors_of_the_wrong_type_fail_their_own_device,
+        a_storage_device_gives_no_more_than_was_asked_for,
     ])
 }
 
@@ -373,4 +375,31 @@ fn descriptors_of_the_wrong_type_fail_their_own_device() {
     let missing = session.launch("missing", DeviceRole::Source { place, sum: false }, &[]).unwrap();
     assert_eq!(session.ready(missing, Patience::default()).unwrap_err().kind(), ErrorKind::Device);
     bystander.stays_well(&mut session);
+}
+
+/// A client of files copies what it gets to where it asked for it, so a block is never longer.
+fn a_storage_device_gives_no_more_than_was_asked_for() {
+    let mut session = own_session();
+    let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy);
+    let device = graph.device("storage", attack("overfilling", json!({})), Vec::new());
+    graph.connect(DeviceGraph::APPLICATION, device).unwrap();
+    graph.connect(device, DeviceGraph::APPLICATION).unwrap();
+    let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
+    let requests = flow.take_sender(0).unwrap().with_patience(LONG);
+    let mut client = FileClient::new(requests, flow.take_receiver(0).unwrap().with_patience(LONG));
+    client.open(0, Mode::Read).unwrap();
+    assert_eq!(client.read_at(100, 4096).unwrap().len(), 4096);
+    for len in [7, 10, 0] {
+        let e = client.read_at(100, len).map(|block| block.len()).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+        let mut target = vec![0; len];
+        let into = |_, bytes: &[u8]| {
+            target.copy_from_slice(bytes);
+            Ok(())
+        };
+        let e = client.read_each(&[Piece { at: 5, len }], into).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+    }
+    drop(client);
+    flow.end(&mut session).unwrap();
 }

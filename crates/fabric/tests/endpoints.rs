@@ -264,6 +264,56 @@ fn files_are_read_and_written_at_any_offset() {
     }
 }
 
+/// Blocks are requested ahead. Whatever else is asked for in between, the next block is the one
+/// after the last that was taken, and a sequential write goes where the last one ended.
+#[test]
+fn reads_and_writes_at_offsets_do_not_move_the_next_block() {
+    let dir = scratch();
+    let mut session = session();
+    const BLOCK: usize = 8 << 10;
+    let data = bytes(23, 9 * BLOCK + 123);
+    for placement in Placement::ALL {
+        let path = dir.join(format!("{placement:?}"));
+        std::fs::write(&path, &data).unwrap();
+        let mut data = data.clone();
+        let both = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let (flow, mut client) = storage(&mut session, vec![both.into()], placement);
+        client.open(0, Mode::ReadWrite).unwrap();
+        let (mut read, mut turn) = (Vec::new(), 0);
+        while let Some(block) = client.next_in().unwrap() {
+            read.extend_from_slice(&block);
+            block.done().unwrap();
+            match turn % 3 {
+                0 => client.read_at(50_000, 10).unwrap().done().unwrap(),
+                1 => {
+                    let pieces = [0u64, 100, 40_000, 7].map(|at| Piece { at, len: BLOCK });
+                    let refused = || datapipes_core::Error::new(ErrorKind::InvalidInput, "read", "enough");
+                    client.read_each(&pieces, |n, _| if n == 1 { Err(refused()) } else { Ok(()) }).unwrap_err();
+                }
+                _ => {
+                    // It writes what is there already.
+                    let at = turn / 3 * 100;
+                    let mut out = client.next_out().unwrap();
+                    out.bytes()[..100].copy_from_slice(&data[at..at + 100]);
+                    out.send(100).unwrap();
+                    // The next block was requested already.
+                    let at = read.len() + 10;
+                    data[at..at + 50].fill(turn as u8);
+                    let mut out = client.out_at(at as u64).unwrap();
+                    out.bytes()[..50].fill(turn as u8);
+                    out.send(50).unwrap();
+                }
+            }
+            turn += 1;
+        }
+        assert!(read == data, "{placement:?}: {} bytes of {}", read.len(), data.len());
+        client.commit().unwrap();
+        assert!(std::fs::read(&path).unwrap() == data, "{placement:?}");
+        drop(client);
+        flow.end(&mut session).unwrap();
+    }
+}
+
 /// A file can fail with the errno by which a channel reports its revocation.
 #[test]
 fn a_file_that_refuses_a_write_is_the_failure_of_that_write() {

@@ -11,8 +11,9 @@ use datapipes_fabric::capability::{Party, Rights};
 use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
 use datapipes_fabric::control::{DeviceEvent, Session};
 use datapipes_fabric::placement::{DeviceGraph, DeviceNode, Flow, Placement};
-use datapipes_testkit::joined;
-use rustix::process::{Pid, Signal, kill_process};
+use datapipes_testkit::child::in_child;
+use datapipes_testkit::{bounded, joined};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use scene::*;
 
 fn pid_of(session: &mut Session, device: Party) -> Pid {
@@ -236,4 +237,77 @@ fn the_end_of_the_session_is_that_of_controller_and_devices() {
     pids.push(session.controller_pid());
     drop(session);
     assert!(wait_for(|| pids.iter().all(|pid| gone(*pid))), "something outlived its session");
+}
+
+/// The application has no room for the descriptors of an end. The call that meets this says so, and
+/// the answer to it, which comes later, is not taken for the answer to another request.
+#[test]
+fn an_answer_that_nobody_awaits_any_more_is_not_that_of_the_next_request() {
+    in_child(&|| {
+        let mut session = session();
+        let shape = ChannelShape::new(2, 4096);
+        let cap = session.channel(shape).unwrap();
+        let before = getrlimit(Resource::Nofile);
+        let room = std::fs::File::open("/dev/null").unwrap();
+        let next_free = u64::from(std::os::fd::AsRawFd::as_raw_fd(&room).unsigned_abs());
+        drop(room);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(next_free), ..before }).unwrap();
+        let e = session.activate(cap, "ours", Rights::RECEIVE, Trust::Copy).unwrap_err();
+        setrlimit(Resource::Nofile, before).unwrap();
+        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+        assert_eq!(session.status().unwrap().objects, 1);
+        let others = [session.channel(shape).unwrap(), session.channel(shape).unwrap()];
+        assert!(!others.contains(&cap) && others[0] != others[1], "{cap:?}, {others:?}");
+        // The end that did not arrive is gone with its capability, and its name is free again.
+        session.revoke(cap).unwrap();
+        session.activate(others[0], "ours", Rights::RECEIVE, Trust::Copy).unwrap();
+        session.activate(others[0], "theirs", Rights::SEND, Trust::Copy).unwrap();
+        let mut receiver = session.receiver("ours", LONG).unwrap();
+        session.sender("theirs", LONG).unwrap().send(b"a block", Head::default()).unwrap();
+        assert_eq!(&*receiver.receive().unwrap(), b"a block");
+    });
+}
+
+/// A controller that is stopped revokes nothing, so the relays of the application go on: nobody
+/// waits for them.
+#[test]
+fn the_end_of_a_flow_does_not_wait_for_a_stopped_controller() {
+    for placement in Placement::ALL {
+        let mut session = session();
+        let (mut flow, _) = chain(&mut session, placement);
+        // Nobody closes the channels.
+        let held = (flow.take_sender(0).unwrap(), flow.take_receiver(0).unwrap());
+        session.set_patience(Patience::up_to(Duration::from_millis(20)));
+        let controller = Pid::from_raw(session.controller_pid() as i32).unwrap();
+        kill_process(controller, Signal::STOP).unwrap();
+        let (mut session, ended) = bounded("the end of a flow", move || {
+            let ended = flow.end(&mut session);
+            (session, ended)
+        });
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Busy, "{}", placement.name());
+        // It does later what it was asked to do.
+        kill_process(controller, Signal::CONT).unwrap();
+        session.set_patience(LONG);
+        drop(held);
+        let after = settles(&mut session, |s| s.objects == 0 && s.devices.is_empty());
+        assert_eq!((after.objects, after.devices.len()), (0, 0), "{}: {after:?}", placement.name());
+    }
+}
+
+/// The names of the devices alone are longer than a packet.
+#[test]
+fn a_status_of_many_devices_with_long_names_is_whole() {
+    let mut session = session();
+    let before = session.status().unwrap();
+    let names: Vec<String> = (0..40).map(|n| format!("{n:03}{}", "\u{1}".repeat(252))).collect();
+    for name in &names {
+        session.launch(name, transform("forward"), &[]).unwrap();
+    }
+    let status = session.status().unwrap();
+    assert!(status.devices.iter().map(|(_, name, _)| name).eq(&names), "{} devices", status.devices.len());
+    assert!(status.charges.iter().map(|c| c.device).eq(status.devices.iter().map(|d| d.0.0)));
+    for (party, ..) in status.devices {
+        session.stop(datapipes_fabric::control::Device(party)).unwrap();
+    }
+    nothing_is_left(&mut session, &before);
 }

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use datapipes::descriptor::wire;
-use datapipes::{ConnectFdOptions, ErrorKind, Span};
+use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
 use datapipes_service::{Client, ClientPlace, SharedMemory};
-use datapipes_testkit::{ControlGroup, RefusedCall, poll_until, without_calls};
+use datapipes_testkit::{ControlGroup, Mounted, RefusedCall, poll_until, without_calls};
 use rustix::event::PollFlags;
 use rustix::fs::{FallocateFlags, fallocate, fstat};
 use rustix::net::RecvFlags;
@@ -185,6 +185,43 @@ fn what_a_pipe_between_files_has_of_its_own_is_charged() {
     drop(pipes);
     service.until("their charge goes", |now| now.mapped_bytes == 0);
     connect().unwrap().transfer(whole(MIB)).unwrap();
+}
+
+/// A user can mount any number of file systems in a namespace of their own, each with a device
+/// number.
+#[test]
+fn devices_that_nobody_uses_any_more_are_forgotten() {
+    const MOUNTS: usize = 200;
+    let dir = scene::Dir::new();
+    let mounted: Result<Vec<Mounted>, String> = (0..MOUNTS).map(|_| Mounted::small(dir.0.at(), MIB)).collect();
+    let mounted = match mounted {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIPPED: devices_that_nobody_uses_any_more_are_forgotten: {why}"),
+    };
+    let service = Service::start(&[]);
+    let client = service.client();
+    let (bytes, target) = (pattern(4096, 9), memory_of(&[0; 4096]));
+    let connect = |on: &Mounted| {
+        let path = on.path("file");
+        std::fs::write(&path, &bytes).unwrap();
+        let (source, target) = (Ssd::open(&path).unwrap(), ClientPlace::memory(&target));
+        client.connect_pipe(&ClientPlace::file(&source), &target, &ConnectFdOptions::default()).unwrap()
+    };
+    // The first transfer opens a ring, which stays.
+    connect(&mounted[0]).transfer(whole(4096)).unwrap();
+    let before = service.until("the first pipe goes", |now| now.mapped_bytes == 0);
+    // What is in use is not forgotten.
+    let mut used = connect(&mounted[0]);
+    for on in &mounted {
+        connect(on).transfer(whole(4096)).unwrap();
+        assert_eq!(target.to_vec().unwrap(), bytes);
+    }
+    let known = |now: &datapipes_service::ServiceStatus| now.runtime.resources.len();
+    let after = service.until("devices stay", |now| known(now) < MOUNTS / 2);
+    assert!(known(&after) > known(&before), "those of the last clients are still there");
+    used.transfer(whole(4096)).unwrap();
+    drop(used);
+    service.until_as(&before);
 }
 
 #[test]

@@ -18,6 +18,9 @@ use crate::pipe::{Execution, Pipe};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
+/// The most devices that no pipe uses and that are kept for their figures.
+const MAX_UNUSED_DEVICES: usize = 64;
+
 pub(super) struct RuntimeState {
     pub(super) machine: Machine,
     pub(super) options: RuntimeOptions,
@@ -106,11 +109,27 @@ impl RuntimeState {
         if let Some(workers) = &workers {
             policy.outstanding_chunks = policy.outstanding_chunks.min(workers.max.max(1) as u32);
         }
+        if matches!(key, ResourceKey::Device(_)) {
+            forget_unused(&mut resources);
+        }
         let resource = SharedResource::new(name, policy, self.coordinator.clone(), workers);
         let attended: Arc<dyn AttendedResource> = resource.clone();
         self.coordinator.add_resource(Arc::downgrade(&attended));
         resources.insert(key, resource.clone());
         Ok(resource)
+    }
+}
+
+/// Forgets the devices that no pipe uses, with their figures, if there are many of them. Device
+/// numbers are not limited: each mount in memory has one.
+fn forget_unused(resources: &mut HashMap<ResourceKey, Arc<SharedResource>>) {
+    // A user of a resource has a reference beside the table's, and got it under the table's lock,
+    // which the caller holds.
+    let is_unused = |key: &ResourceKey, resource: &Arc<SharedResource>| {
+        matches!(key, ResourceKey::Device(_)) && Arc::strong_count(resource) == 1
+    };
+    if resources.iter().filter(|(key, resource)| is_unused(key, resource)).count() >= MAX_UNUSED_DEVICES {
+        resources.retain(|key, resource| !is_unused(key, resource));
     }
 }
 

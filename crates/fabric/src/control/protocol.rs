@@ -87,7 +87,10 @@ pub(crate) enum Ask {
     Stop {
         device: Party,
     },
-    Status,
+    /// Asks for the resources, with some of the devices after this party.
+    Status {
+        after: Party,
+    },
     /// Reports that an endpoint's first half is mapped. There is no answer.
     Mapped {
         endpoint: EndpointId,
@@ -185,7 +188,11 @@ pub(crate) enum Answer {
         count: usize,
         settles: Option<u64>,
     },
-    Status(ControllerStatus),
+    /// With `more`, there are devices after the last of these.
+    Status {
+        status: ControllerStatus,
+        more: bool,
+    },
     Refused {
         kind: String,
         errno: Option<i32>,

@@ -2,7 +2,7 @@
 //!
 //! Its n-th inlet and its n-th outlet belong to one client. Each client has a thread, so that a
 //! client that does not take its blocks does not delay others. It also has its own state: the open
-//! file, its mode, and the position.
+//! file, its mode, and the position of the next write.
 
 use std::os::fd::OwnedFd;
 
@@ -16,16 +16,15 @@ use crate::transport::{Block, Receiver, Sender};
 
 /// The kinds of requests, in the first user word. This one opens a file.
 pub(crate) const OPEN: u64 = 1;
-/// Sends the next block to the client.
-pub(crate) const READ: u64 = 2;
+/// Sends bytes at an offset to the client, which also reads sequentially by this: only the client
+/// knows which of the blocks that it requested ahead it has taken.
+pub(crate) const READ_AT: u64 = 2;
 /// Takes the next block from the client.
 pub(crate) const WRITE: u64 = 3;
-/// Completes what was written.
-pub(crate) const COMMIT: u64 = 4;
-/// Sends bytes at an offset to the client.
-pub(crate) const READ_AT: u64 = 5;
 /// Takes a block for an offset from the client.
-pub(crate) const WRITE_AT: u64 = 6;
+pub(crate) const WRITE_AT: u64 = 4;
+/// Completes what was written.
+pub(crate) const COMMIT: u64 = 5;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +68,7 @@ struct Client<'a> {
 struct Open {
     file: usize,
     mode: Mode,
-    /// The position of the next sequential block.
+    /// The position of the next sequential write.
     at: u64,
     /// The end of the written bytes.
     written: u64,
@@ -134,7 +133,7 @@ impl Client<'_> {
         Ok(match words[0] {
             OPEN => self.open(words)?,
             // The result of a read is reported with the block, in its order among the others.
-            READ | READ_AT => self.read(words)?,
+            READ_AT => self.read(words)?,
             WRITE | WRITE_AT => self.write(block, words)?,
             COMMIT => self.commit()?,
             _ => return Err(wrong("an unknown request").into()),
@@ -162,28 +161,23 @@ impl Client<'_> {
         let given = self.given;
         let out = self.blocks.as_mut().ok_or_else(|| wrong("the client has no channel for blocks"))?;
         let most = out.shape().block_bytes;
-        let next = words[0] == READ;
         let mut grant = out.grant().map_err(Failed::by_sending)?;
         let from = opened.and_then(|open| {
-            let (at, len) =
-                if next { (open.at, most) } else { (words[1], usize::try_from(words[2]).unwrap_or(usize::MAX)) };
+            let (at, len) = (words[1], usize::try_from(words[2]).unwrap_or(usize::MAX));
             if len > most || end_of(at, len).is_none() {
                 return Err(Error::new(ErrorKind::OutOfRange, "serve a file", format!("{len} bytes at {at}")));
             }
-            read_at(&given[open.file], &mut grant.bytes()[..len], at).map(|got| (at, got))
+            read_at(&given[open.file], &mut grant.bytes()[..len], at)
         });
         match from {
-            Ok((at, got)) => {
-                if let Some(open) = self.open.as_mut().filter(|_| next) {
-                    open.at += got as u64;
-                }
-                let head = Head { words: [at, 0, 0, 0], end: next && got == 0 };
+            Ok(got) => {
+                let head = Head { words: [words[1], 0, 0, 0], end: false };
                 grant.send(got, head).map_err(Failed::by_sending)?;
                 Ok(got as u64)
             }
             Err(e) => {
                 let outcome = u64::from(BlockOutcome::of_error(&e).code());
-                let head = Head { words: [words[1], outcome, 0, 0], end: next };
+                let head = Head { words: [words[1], outcome, 0, 0], end: false };
                 grant.send(0, head).map_err(Failed::by_sending)?;
                 Ok(0)
             }

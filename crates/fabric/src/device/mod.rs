@@ -23,7 +23,7 @@ mod transform;
 
 pub use arguments::DeviceArguments;
 pub use files::Mode;
-pub(crate) use files::{COMMIT, OPEN, READ, READ_AT, WRITE, WRITE_AT};
+pub(crate) use files::{COMMIT, OPEN, READ_AT, WRITE, WRITE_AT};
 pub use functions::{Function, Functions, MakeFunction};
 pub use meter::metered;
 pub use progress::{ProgressSink, StreamProgress};

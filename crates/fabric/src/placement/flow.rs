@@ -121,8 +121,10 @@ impl Flow {
                 other => outcome = outcome.and(other.map(|_| ())),
             }
         }
-        for relay in self.relays.drain(..) {
-            // The relay ended because its channel ended just now.
+        // The relays end because their channels ended just now. Where a channel could not be
+        // revoked, they end with it, at the latest with the session.
+        let have_ended = outcome.as_ref().map_or_else(|e| e.kind() == ErrorKind::Unavailable, |()| true);
+        for relay in self.relays.drain(..).filter(|_| have_ended) {
             let _ = relay.join();
         }
         for device in self.devices.drain(..).chain(self.hub.take()) {

@@ -57,6 +57,7 @@ pub(crate) fn functions() -> Functions {
         "vouching" => vouching,
         "forging-result" => forging_result,
         "silent" => |_, _| stay(),
+        "overfilling" => overfilling,
         "keeping" => revoked::keeping,
         "forging-later" => revoked::forging_later,
         "passing-on" => revoked::passing_on,
@@ -473,7 +474,7 @@ fn asking(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
         json!({"memory": {"len": 4096}}),
         json!({"run": {"device": 1, "ins": [], "outs": []}}),
         json!({"stop": {"device": 1}}),
-        json!("status"),
+        json!({"status": {"after": 0}}),
         json!({"delegate": {"cap": 1, "to": stage.attendant.party().0, "rights": 1}}),
         json!({"activate": {"cap": 1, "port": "stolen", "rights": 2, "trust": "copy"}}),
         json!({"revoke": {"cap": 1}}),
@@ -500,6 +501,26 @@ fn lying(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     say(json!({"unmapped": {"endpoint": endpoint}}).to_string().as_bytes(), &[]).unwrap();
     let _kept = own;
     stay()
+}
+
+/// Serves files, and replies to a read with more bytes than were asked for, or with those of
+/// another offset.
+fn overfilling(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
+    let mut requests = stage.inlets[0].take().unwrap();
+    loop {
+        let block = requests.receive()?;
+        let words = block.head().words;
+        block.done()?;
+        // Each request is replied to with a full block, and each second one with another offset.
+        if words[0] != 1 {
+            let at = words[1] + u64::from(words[2] == 7);
+            let head = Head { words: [at, 0, 0, 0], end: false };
+            // The first call may report that an earlier block was dropped.
+            if stage.outlets[0].send(&[9; 4096], head).is_err() {
+                stage.outlets[0].send(&[9; 4096], head)?;
+            }
+        }
+    }
 }
 
 /// Gives the application an endpoint that trusts its sender.

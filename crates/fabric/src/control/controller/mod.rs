@@ -40,6 +40,9 @@ const MAX_ENDPOINTS: usize = 256;
 const MAX_ENDPOINTS_OF_APPLICATION: usize = 4 * MAX_OBJECTS;
 /// The most bytes of the name of a port or a device.
 const MAX_NAME: usize = 255;
+/// The most devices of one answer to a status. A packet holds their names, whose characters may be
+/// six times as long in it, and their charges.
+const DEVICES_OF_ANSWER: usize = 12;
 /// The most characters of a device's failure report.
 const MAX_TEXT: usize = 4096;
 
@@ -93,6 +96,9 @@ impl Controller {
         match ask {
             Ask::Mapped { endpoint } => self.mapped(by, *endpoint),
             Ask::Unmapped { endpoint } => self.unmapped(by, *endpoint),
+            Ask::Ready { confined, .. } if confined.landlock.len() > MAX_TEXT || confined.threads.len() > MAX_NAME => {
+                self.kill(by, "it broke the control protocol: a lock-down whose description is too long");
+            }
             Ask::Ready { confined, descriptors } => {
                 // A second report would add an event that must not be dropped, each time.
                 let device = self.peers.get_mut(&by).and_then(|peer| peer.device.as_mut());
@@ -129,7 +135,7 @@ impl Controller {
                 | Ask::Memory { .. }
                 | Ask::Run { .. }
                 | Ask::Stop { .. }
-                | Ask::Status
+                | Ask::Status { .. }
         );
         if of_application && by != Party::APPLICATION {
             let what = "only the application launches devices and creates channels";
@@ -162,7 +168,7 @@ impl Controller {
                 }
                 Ok(Answer::Done)
             }
-            Ask::Status => Ok(Answer::Status(self.status())),
+            Ask::Status { after } => Ok(self.status(after)),
             Ask::Mapped { .. } | Ask::Unmapped { .. } | Ask::Ready { .. } | Ask::Report(_) => Ok(Answer::Done),
         }
     }
@@ -339,10 +345,13 @@ impl Controller {
         }
     }
 
-    fn status(&self) -> ControllerStatus {
-        let devices = || self.peers.iter().filter_map(|(party, peer)| Some((*party, peer, peer.device.as_ref()?)));
+    fn status(&self, after: Party) -> Answer {
+        let all = || self.peers.iter().filter(|(party, _)| **party > after);
+        let devices =
+            || all().filter_map(|(party, peer)| Some((*party, peer, peer.device.as_ref()?))).take(DEVICES_OF_ANSWER);
+        let more = all().filter(|(_, peer)| peer.device.is_some()).count() > DEVICES_OF_ANSWER;
         let releasing = |t: &ControlledObject| t.endpoints.values().filter(|e| e.asked && !e.gone).count();
-        ControllerStatus {
+        let status = ControllerStatus {
             pid: std::process::id(),
             devices: devices().map(|(party, peer, device)| (party, peer.name.clone(), device.child.id())).collect(),
             objects: self.objects.len(),
@@ -351,7 +360,8 @@ impl Controller {
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count()),
             releasing: self.objects.values().map(releasing).sum(),
             charges: devices().map(|(party, _, device)| device.quota.charge(party, device.child.id())).collect(),
-        }
+        };
+        Answer::Status { status, more }
     }
 }
 

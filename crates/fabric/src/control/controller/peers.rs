@@ -14,7 +14,7 @@ use crate::control::devices::quota::{Needs, Quota};
 use crate::control::devices::stderr::DeviceStderr;
 use crate::control::packet;
 use crate::control::packet::MAX_DESCRIPTORS;
-use crate::control::protocol::{DEVICE_DESCRIPTORS, DeviceEvent, EndpointId, Tell};
+use crate::control::protocol::{Answer, DEVICE_DESCRIPTORS, DeviceEvent, EndpointId, Tell};
 
 /// The most packets that wait for a device that does not read.
 const MAX_WAITING: usize = 256;
@@ -146,6 +146,11 @@ impl Peer {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match packet::send(self.socket.as_fd(), tell, &fds) {
                 Err(e) if e.kind() == ErrorKind::Busy => return,
+                // Whoever asked must hear something: the next answer would be taken for this one.
+                Err(e) if e.kind() == ErrorKind::OutOfRange && matches!(tell, Tell::Answer(_)) => {
+                    self.waiting.pop_front();
+                    self.waiting.push_front((Tell::Answer(Answer::refused(&e)), Vec::new()));
+                }
                 // A party that has gone is noticed by its process or its socket.
                 _ => drop(self.waiting.pop_front()),
             }

@@ -40,6 +40,8 @@ pub struct ControllerClient {
     /// Revocations that are complete.
     settled: BTreeSet<u64>,
     buffer: Vec<u8>,
+    /// The number of answers that nobody waits for any more.
+    late: usize,
 }
 
 impl ControllerClient {
@@ -48,7 +50,7 @@ impl ControllerClient {
         // waits.
         let ports = Ports::new(Arc::new(|| true));
         let (work, settled, buffer) = (VecDeque::new(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
-        ControllerClient { socket, party: Party::APPLICATION, ports, work, settled, buffer }
+        ControllerClient { socket, party: Party::APPLICATION, ports, work, settled, buffer, late: 0 }
     }
 
     /// Waits to hear what this device is.
@@ -149,12 +151,21 @@ impl ControllerClient {
 
     fn ask(&mut self, ask: &Ask) -> Result<Answer> {
         self.say(ask)?;
+        let answered = self.answer();
+        // Whatever went wrong meanwhile, the answer may still come, and is then not that of the
+        // next request.
+        self.late += usize::from(answered.is_err());
+        match answered? {
+            Answer::Refused { kind, errno, text } => Err(relayed(&kind, errno, text)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Waits for the answer to the last request.
+    fn answer(&mut self) -> Result<Answer> {
         loop {
             match self.next()? {
-                Some((Tell::Answer(Answer::Refused { kind, errno, text }), _)) => {
-                    return Err(relayed(&kind, errno, text));
-                }
-                Some((Tell::Answer(answer), _)) => return Ok(answer),
+                Some((Tell::Answer(answer), _)) if self.late == 0 => return Ok(answer),
                 Some((tell, fds)) => self.obey(tell, fds)?,
                 None => return Err(Error::new(ErrorKind::Unavailable, "ask", "the controller has ended")),
             }
@@ -222,7 +233,11 @@ impl ControllerClient {
                 self.settled.insert(revocation);
                 Ok(())
             }
-            Tell::Answer(_) | Tell::Event(_) | Tell::Boot { .. } => Ok(()),
+            Tell::Answer(_) => {
+                self.late = self.late.saturating_sub(1);
+                Ok(())
+            }
+            Tell::Event(_) | Tell::Boot { .. } => Ok(()),
         }
     }
 

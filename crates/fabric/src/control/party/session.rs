@@ -308,9 +308,21 @@ impl Session {
     /// # Errors
     /// `Unavailable` where the controller has ended.
     pub fn status(&mut self) -> Result<ControllerStatus> {
-        match self.ask(&Ask::Status, &[])? {
-            Answer::Status(status) => Ok(status),
-            other => Err(unexpected(&other)),
+        let mut after = Party::APPLICATION;
+        let mut devices = Vec::new();
+        let mut charges = Vec::new();
+        loop {
+            match self.ask(&Ask::Status { after }, &[])? {
+                Answer::Status { mut status, more } => {
+                    devices.append(&mut status.devices);
+                    charges.append(&mut status.charges);
+                    match devices.last() {
+                        Some((last, ..)) if more => after = *last,
+                        _ => return Ok(ControllerStatus { devices, charges, ..status }),
+                    }
+                }
+                other => return Err(unexpected(&other)),
+            }
         }
     }
 
@@ -439,18 +451,24 @@ impl Session {
     fn ask(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer> {
         let until = deadline(self.patience);
         self.send(ask, fds, until)?;
-        loop {
-            match self.take_one()? {
-                Some(Some(Answer::Refused { kind, errno, text })) => return Err(relayed(&kind, errno, text)),
-                Some(Some(answer)) => return Ok(answer),
-                Some(None) => {}
-                None => {
-                    let paused = self.pause(until, PollFlags::IN, "the controller's answer");
-                    // The answer may come later, and is then not that of the next request.
-                    self.late += usize::from(paused.is_err());
-                    paused?;
+        let answered = loop {
+            match self.take_one() {
+                Ok(Some(Some(answer))) => break Ok(answer),
+                Ok(Some(None)) => {}
+                Ok(None) => {
+                    if let Err(e) = self.pause(until, PollFlags::IN, "the controller's answer") {
+                        break Err(e);
+                    }
                 }
+                Err(e) => break Err(e),
             }
+        };
+        // Whatever went wrong meanwhile, the answer may still come, and is then not that of the
+        // next request.
+        self.late += usize::from(answered.is_err());
+        match answered? {
+            Answer::Refused { kind, errno, text } => Err(relayed(&kind, errno, text)),
+            answer => Ok(answer),
         }
     }
 
