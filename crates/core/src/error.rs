@@ -278,12 +278,13 @@ impl std::error::Error for Error {
 }
 
 /// For functions that return `std::io::Result`: the kind is the errno's, or the closest one; the
-/// error itself is kept in it ([`std::io::Error::get_ref`]).
+/// error itself is kept in it ([`std::io::Error::get_ref`]). What was stopped never has the kind
+/// `Interrupted` there, because the standard library repeats a call that fails so.
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match error.errno() {
-            Some(errno) => io::Error::from_raw_os_error(errno).kind(),
-            None => io_kind_of(error.kind()),
+            Some(errno) if errno != libc::EINTR => io::Error::from_raw_os_error(errno).kind(),
+            _ => io_kind_of(error.kind()),
         };
         io::Error::new(kind, error)
     }
@@ -300,9 +301,10 @@ fn io_kind_of(kind: ErrorKind) -> io::ErrorKind {
         ErrorKind::NoSpace => io::ErrorKind::StorageFull,
         ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
         ErrorKind::EndOfFile => io::ErrorKind::UnexpectedEof,
-        ErrorKind::Interrupted => io::ErrorKind::Interrupted,
         ErrorKind::Corrupt => io::ErrorKind::InvalidData,
-        ErrorKind::Device | ErrorKind::System | ErrorKind::Forked | ErrorKind::Panicked => io::ErrorKind::Other,
+        ErrorKind::Interrupted | ErrorKind::Device | ErrorKind::System | ErrorKind::Forked | ErrorKind::Panicked => {
+            io::ErrorKind::Other
+        }
     }
 }
 
@@ -348,5 +350,21 @@ mod tests {
         assert_eq!(back.kind(), ErrorKind::NoSpace);
         assert!(back.source().is_some_and(|c| c.is::<Error>()));
         assert_eq!(io::Error::from(Error::os("open", 2, "/data")).kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_cancelled_read_is_not_repeated_by_the_standard_library() {
+        struct Cancelled(u32);
+        impl io::Read for Cancelled {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                self.0 += 1;
+                match self.0 {
+                    1 => Err(Error::new(ErrorKind::Interrupted, "transfer", "cancelled by the caller").into()),
+                    _ => Ok(0),
+                }
+            }
+        }
+        let error = io::Read::read_to_end(&mut Cancelled(0), &mut Vec::new()).unwrap_err();
+        assert_eq!(Error::io("copy", error, "/data").kind(), ErrorKind::Interrupted);
     }
 }
