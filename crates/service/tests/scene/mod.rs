@@ -1,6 +1,6 @@
 //! A service in a process of its own, for tests.
 // Helpers of tests may unwrap; not every test uses all of them.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -273,10 +273,13 @@ pub fn child(test: &str, socket: &Path, seed: u64) -> Child {
     command.spawn().unwrap()
 }
 
-/// The arguments of such a process; `None` if the ignored tests are run by hand.
-pub fn told() -> Option<(PathBuf, u64)> {
-    let socket = std::env::var_os("DPIPED_CHILD")?;
-    Some((socket.into(), std::env::var("DPIPED_SEED").unwrap().parse().unwrap()))
+/// The arguments of such a process.
+///
+/// # Panics
+/// Where the process was not started by its test: it would pass without a check.
+pub fn told() -> (PathBuf, u64) {
+    let socket = std::env::var_os("DPIPED_CHILD").expect("its parent names the socket");
+    (socket.into(), std::env::var("DPIPED_SEED").unwrap().parse().unwrap())
 }
 
 pub fn as_fd(fd: &impl AsFd) -> BorrowedFd<'_> {

@@ -315,7 +315,7 @@ fn random_operations_lose_nothing_and_break_no_cap() {
         match run {
             Ok(released) => chunks += released,
             Err(cause) => {
-                eprintln!("SEED={seed} repeats it");
+                eprintln!("DATAPIPES_SEED={seed} repeats it");
                 std::panic::resume_unwind(cause);
             }
         }
