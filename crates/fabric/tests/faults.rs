@@ -311,3 +311,36 @@ fn a_status_of_many_devices_with_long_names_is_whole() {
     }
     nothing_is_left(&mut session, &before);
 }
+
+/// The kernel would give the pages, and kill processes for them.
+#[test]
+fn more_memory_than_there_is_is_refused() {
+    let mut session = session();
+    let before = session.status().unwrap();
+    let error = session.memory(1 << 40).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    nothing_is_left(&mut session, &before);
+}
+
+/// An application of another version asks for something that this controller does not know.
+#[test]
+fn a_request_that_is_not_understood_is_refused() {
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+    for packet in ["{", r#"{"nothing":{}}"#, r#""no such request""#] {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fabric-device"));
+        let mut controller = command.arg("--fabric-controller").stdin(theirs).spawn().unwrap();
+        drop(command);
+        send(&ours, packet.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        let socket = ours.try_clone().unwrap();
+        let answer = bounded("an answer", move || {
+            let mut buffer = [0; 4096];
+            let (got, _) = recv(&socket, &mut buffer, RecvFlags::empty()).unwrap();
+            String::from_utf8_lossy(&buffer[..got]).into_owned()
+        });
+        assert!(answer.contains("refused") && answer.contains("Corrupt"), "{packet}: {answer}");
+        drop(ours);
+        datapipes_testkit::ended(&mut controller);
+    }
+}

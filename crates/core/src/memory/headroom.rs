@@ -8,7 +8,10 @@
 //! only the margin is left: an error, and the memory goes back
 //! ```
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::FallocateFlags;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::topology::MemoryHeadroom;
@@ -66,6 +69,45 @@ pub(super) fn check(len: usize, node: Option<u32>) -> Result<()> {
     }
 }
 
+/// Takes a part of `left` bytes that may be touched now, and returns its length. Bytes that
+/// `is_there` finds present need no memory.
+///
+/// # Errors
+/// `OutOfMemory`, with the limit that is reached.
+pub(super) fn take_step(left: usize, node: Option<u32>, is_there: impl FnOnce(usize) -> bool) -> Result<usize> {
+    let step = left.min(STEP);
+    if is_granted(step) {
+        return Ok(step);
+    }
+    let Some(room) = MemoryHeadroom::now(node) else { return Ok(step) };
+    let spare = room.bytes.saturating_sub(margin(STEP as u64, &room));
+    let granted = grant(&room);
+    let step = step.min(granted.max(MIN_STEP));
+    LEFT.store(granted.saturating_sub(step), Ordering::Relaxed);
+    if spare < step as u64 && !is_there(step) {
+        return Err(short(left, &room));
+    }
+    Ok(step)
+}
+
+/// Allocates all bytes of an empty file in memory (a memfd), part by part, so that no process is
+/// killed where there is not enough memory.
+///
+/// # Errors
+/// `OutOfMemory` where the machine or a control group has not so much memory; some of it may be
+/// allocated by then, until the file is closed. Errors of fallocate(2).
+pub fn allocate_all(file: BorrowedFd<'_>, len: usize) -> Result<()> {
+    check(len, None)?;
+    let mut done = 0;
+    while done < len {
+        let step = take_step(len - done, None, |_| false)?;
+        rustix::fs::fallocate(file, FallocateFlags::empty(), done as u64, step as u64)
+            .map_err(|e| Error::os("allocate", e.raw_os_error(), format!("{len} bytes of shared memory")))?;
+        done += step;
+    }
+    Ok(())
+}
+
 #[cold]
 pub(super) fn short(len: usize, room: &MemoryHeadroom) -> Error {
     let kept = margin(len as u64, room);
@@ -113,5 +155,29 @@ mod tests {
                 assert!(text.contains(&part), "{part} is not in: {text}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, fstat, memfd_create};
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
+    fn more_memory_than_there_is_is_refused_before_any_is_taken() {
+        let file = memfd_create("headroom", MemfdFlags::CLOEXEC).unwrap();
+        let allocated = || fstat(&file).unwrap().st_blocks * 512;
+        for len in [1 << 40, 1 << 50, usize::MAX] {
+            let error = allocate_all(file.as_fd(), len).unwrap_err();
+            assert_eq!((error.kind(), allocated()), (ErrorKind::OutOfMemory, 0), "{len}: {error}");
+        }
+        allocate_all(file.as_fd(), STEP + 4096).unwrap();
+        assert_eq!(allocated(), STEP as i64 + 4096);
     }
 }

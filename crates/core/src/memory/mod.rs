@@ -29,6 +29,7 @@ mod region;
 mod table;
 
 pub use guarded::sigbus;
+pub use headroom::allocate_all;
 pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
 pub(crate) use map::mapped_file::{MappedFile, Sharing};
 pub use pool::Pool;

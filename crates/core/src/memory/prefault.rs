@@ -4,14 +4,12 @@
 //! SIGBUS.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
-use super::headroom::{LEFT, MIN_STEP, STEP, grant, is_granted, margin, short};
+use super::headroom;
 use super::map::pages::{advise, last_os_error};
 use super::range::MemoryRange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::page_size;
-use crate::topology::MemoryHeadroom;
 
 /// How often populating is tried again when the kernel is short of something for a moment.
 const TRIES: u32 = 1000;
@@ -28,28 +26,11 @@ impl MemoryRange {
         let mut done = 0;
         while done < self.len() {
             let left = self.len() - done;
-            let step = self.step(done, left)?;
+            let step = headroom::take_step(left, self.node(), |step| self.is_there(done..done + step))?;
             self.populate(done..done + step)?;
             done += step;
         }
         Ok(())
-    }
-
-    /// Returns how much of the rest may be touched now.
-    fn step(&self, at: usize, left: usize) -> Result<usize> {
-        let step = left.min(STEP);
-        if is_granted(step) {
-            return Ok(step);
-        }
-        let Some(room) = MemoryHeadroom::now(self.node()) else { return Ok(step) };
-        let spare = room.bytes.saturating_sub(margin(STEP as u64, &room));
-        let granted = grant(&room);
-        let step = step.min(granted.max(MIN_STEP));
-        LEFT.store(granted.saturating_sub(step), Ordering::Relaxed);
-        if spare < step as u64 && !self.is_there(at..at + step) {
-            return Err(short(left, &room));
-        }
-        Ok(step)
     }
 
     /// Returns the whole pages that hold a part, as an address and a length.

@@ -16,8 +16,9 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use datapipes_core::memory::allocate_all;
 use datapipes_core::{Error, ErrorKind, Result};
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -36,7 +37,10 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Makes `len` zeroed bytes, which are reserved, and sealed against shrinking and growing.
+    /// Makes `len` zeroed bytes, which are allocated, and sealed against shrinking and growing.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where there are not so many, before anybody is killed for it.
     pub(crate) fn create(len: usize) -> Result<Object> {
         let os = |e: Errno| Error::os("create", e.raw_os_error(), format!("{len} bytes of shared memory"));
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -46,7 +50,7 @@ impl Object {
             other => other,
         };
         let fd = fd.map_err(os)?;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64).map_err(os)?;
+        allocate_all(fd.as_fd(), len)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(os)?;
         Ok(Object { fd, len })
     }

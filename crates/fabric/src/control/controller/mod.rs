@@ -91,6 +91,11 @@ impl Controller {
         self.tell(by, Tell::Answer(answer), Vec::new());
     }
 
+    /// Answers a request that was not understood, or whose descriptors could not be received.
+    pub(super) fn refuse(&mut self, by: Party, why: &Error) {
+        self.tell(by, Tell::Answer(Answer::refused(why)), Vec::new());
+    }
+
     /// Handles requests that get no answer.
     fn noted(&mut self, by: Party, ask: &Ask) -> Option<()> {
         match ask {

@@ -125,6 +125,8 @@ fn attend(controller: &mut Controller, party: Party, buffer: &mut [u8]) -> bool 
                 controller.hung_up(party);
                 return false;
             }
+            // The packet is gone. Its sender waits for an answer, and may be of another version.
+            Err(e) if party == Party::APPLICATION && e.errno().is_none() => controller.refuse(party, &e),
             Err(e) => {
                 controller.kill(party, &format!("it broke the control protocol: {e}"));
                 return party != Party::APPLICATION;
