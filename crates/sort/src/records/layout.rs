@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 
 use super::number_kind::Numbers;
+use super::offset_value::Coding;
 use crate::text::TextOrder;
 
 /// How records lie in bytes, and their order. If the layout has a terminator, it is part of the
@@ -87,6 +88,18 @@ pub(crate) trait Layout: Send + Sync {
     /// is true.
     fn prefix_is_exact(&self, _record: &[u8]) -> bool {
         false
+    }
+
+    /// How records are coded for a merge, if their order is that of their
+    /// [`coded_bytes`](Self::coded_bytes).
+    fn coding(&self) -> Option<Coding> {
+        None
+    }
+
+    /// The bytes of a record by which it is coded.
+    #[inline]
+    fn coded_bytes<'r>(&self, record: &'r [u8]) -> &'r [u8] {
+        record
     }
 
     /// The kind of numbers, if records are only numbers; these are sorted without entries.
@@ -201,6 +214,15 @@ impl Layout for PlainLines {
         // A line that ends before `depth` was padded with zeros, which a longer line may contain.
         let prefix = load(body(record).get(depth..)?);
         Some(if self.reverse { !prefix } else { prefix })
+    }
+
+    fn coding(&self) -> Option<Coding> {
+        Some(Coding::new(self.reverse))
+    }
+
+    #[inline]
+    fn coded_bytes<'r>(&self, record: &'r [u8]) -> &'r [u8] {
+        body(record)
     }
 }
 

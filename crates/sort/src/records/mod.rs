@@ -4,6 +4,7 @@ pub(crate) mod entry;
 pub(crate) mod layout;
 pub(crate) mod memo;
 pub(crate) mod number_kind;
+pub(crate) mod offset_value;
 pub(crate) mod prefetch;
 pub(crate) mod record_buffer;
 pub(crate) mod tally;
