@@ -325,7 +325,8 @@ impl<L: Layout> Merger<'_, L> {
         let mut tree = LoserTree::new(&mut contest)?;
         let mut any = false;
         while let Some(winner) = tree.winner(&contest) {
-            let record = contest.readers()[winner.source].record();
+            let reader = &contest.readers()[winner.source];
+            let record = reader.record();
             moved += record.len() as u64;
             if self.unique && any && contest.repeats(winner, last.bytes()) {
                 merged.dropped.add(record);
@@ -348,7 +349,7 @@ impl<L: Layout> Merger<'_, L> {
                     merged.written.add(record);
                 }
                 merged.longest = merged.longest.max(record.len());
-                out.push(record)?;
+                out.push_start(reader.from_record(), record.len())?;
             }
             tree.advance(&mut contest)?;
         }

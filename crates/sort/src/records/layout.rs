@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 
 use super::number_kind::Numbers;
 use super::offset_value::Coding;
+use super::terminator;
 use crate::text::TextOrder;
 
 /// How records lie in bytes, and their order. If the layout has a terminator, it is part of the
@@ -28,7 +29,7 @@ pub(crate) trait Layout: Send + Sync {
     fn end_of(&self, bytes: &[u8], from: usize) -> Option<usize> {
         match self.fixed_len() {
             Some(len) => Some(from + len).filter(|end| *end <= bytes.len()),
-            None => memchr::memchr(self.terminator()?, bytes.get(from..)?).map(|at| from + at + 1),
+            None => terminator::find(self.terminator()?, bytes, from).map(|at| at + 1),
         }
     }
 
@@ -38,15 +39,13 @@ pub(crate) trait Layout: Send + Sync {
     fn scan(&self, bytes: &[u8], from: usize, mut sink: impl FnMut(usize, usize) -> bool) -> usize {
         let mut at = from;
         match (self.fixed_len(), self.terminator()) {
-            (None, Some(terminator)) => {
-                for end in memchr::memchr_iter(terminator, bytes.get(from..).unwrap_or(&[])) {
-                    let end = from + end + 1;
-                    if !sink(at, end) {
-                        break;
-                    }
-                    at = end;
+            (None, Some(terminator)) => terminator::find_each(terminator, bytes, from, |end| {
+                let accepted = sink(at, end + 1);
+                if accepted {
+                    at = end + 1;
                 }
-            }
+                accepted
+            }),
             _ => {
                 while let Some(end) = self.end_of(bytes, at) {
                     if !sink(at, end) {

@@ -8,3 +8,5 @@ pub(crate) mod offset_value;
 pub(crate) mod prefetch;
 pub(crate) mod record_buffer;
 pub(crate) mod tally;
+pub(crate) mod terminator;
+pub(crate) mod words;

@@ -23,6 +23,8 @@
 
 use std::cmp::Ordering;
 
+use super::words::{common_prefix, word};
+
 /// Bytes of a chunk.
 const CHUNK: usize = 6;
 /// The chunks that codes tell apart.
@@ -67,6 +69,16 @@ impl Coding {
         Coding { reverse }
     }
 
+    pub(crate) fn is_descending(self) -> bool {
+        self.reverse
+    }
+
+    /// Returns a number whose order is that of eight bytes of a line.
+    #[inline]
+    pub(crate) fn directed(self, word: u64) -> u64 {
+        if self.reverse { !word } else { word }
+    }
+
     /// The first line of a source, which has no base. All sources of a tournament begin so.
     #[inline]
     pub(crate) fn first(self, line: &[u8]) -> u64 {
@@ -89,10 +101,16 @@ impl Coding {
         }
         let chunk = 0xfff - (bits >> CHUNK_SHIFT) as usize;
         let agreed = common_prefix(a, b, ((chunk + 1) * CHUNK).min(CODED_LEN));
-        let order = a.get(agreed).cmp(&b.get(agreed));
-        let order = if self.reverse { order.reverse() } else { order };
+        let order = self.order_at(a, b, agreed);
         let later = if order == Ordering::Less { b } else { a };
         Settled { order, later: self.from_agreed(later, agreed, order == Ordering::Equal) }
+    }
+
+    /// The order of two lines that agree in their first `agreed` bytes, and in no more.
+    #[inline]
+    pub(crate) fn order_at(self, a: &[u8], b: &[u8], agreed: usize) -> Ordering {
+        let order = a.get(agreed).cmp(&b.get(agreed));
+        if self.reverse { order.reverse() } else { order }
     }
 
     /// Whether the code says that a line equals its base. `None` if the lines must be compared.
@@ -135,51 +153,6 @@ impl Coding {
 #[inline]
 fn code_of_equal(coding: Coding) -> u64 {
     coding.direct(EQUAL)
-}
-
-/// Eight bytes from `at` on as a big-endian number, with zeros behind the end. `at` is at most the
-/// length.
-#[inline]
-fn word(bytes: &[u8], at: usize) -> u64 {
-    // Near the end, the last eight bytes are shifted instead of padded.
-    let start = at.min(bytes.len().saturating_sub(8));
-    match bytes.get(start..).and_then(<[u8]>::first_chunk) {
-        Some(eight) => u64::from_be_bytes(*eight).checked_shl(8 * (at - start) as u32).unwrap_or(0),
-        None => short_word(&bytes[at..]),
-    }
-}
-
-#[inline]
-fn short_word(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |word, byte| word << 8 | u64::from(*byte))
-        .checked_shl(64 - 8 * bytes.len() as u32)
-        .unwrap_or(0)
-}
-
-/// The number of bytes in which two lines agree. They agree in the first `from`.
-#[inline]
-fn common_prefix(a: &[u8], b: &[u8], from: usize) -> usize {
-    let len = a.len().min(b.len());
-    let (a, b) = (&a[..len], &b[..len]);
-    let differ = |at: usize| match (a[at..].first_chunk(), b[at..].first_chunk()) {
-        (Some(a), Some(b)) => u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b),
-        _ => 0,
-    };
-    let mut at = from;
-    while at + 8 <= len {
-        let bits = differ(at);
-        if bits != 0 {
-            return at + bits.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    if len >= 8 {
-        // The last eight bytes, of which those before `at` agree.
-        return len - 8 + (differ(len - 8).trailing_zeros() as usize / 8);
-    }
-    from.max(a.iter().zip(b).take_while(|(a, b)| a == b).count())
 }
 
 #[cfg(test)]
@@ -306,16 +279,6 @@ mod tests {
             for coding in BOTH {
                 assert_rule(coding, [&a, &b, &c]);
             }
-        }
-
-        #[test]
-        fn prefixes_and_words_are_those_of_the_bytes(a in line(), b in line(), from in 0usize..20) {
-            let naive = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
-            prop_assert_eq!(common_prefix(&a, &b, from.min(naive)), naive);
-            let at = from.min(a.len());
-            let mut padded = a[at..].to_vec();
-            padded.resize(8, 0);
-            prop_assert_eq!(word(&a, at), u64::from_be_bytes(padded[..8].try_into().unwrap_or([0; 8])));
         }
     }
 }

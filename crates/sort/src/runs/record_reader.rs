@@ -260,6 +260,15 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         }
     }
 
+    /// Returns the current record and what follows it in memory, which may be anything.
+    #[inline]
+    pub(crate) fn from_record(&self) -> &[u8] {
+        match &self.view {
+            Some(view) if !self.in_crossing => &view[self.from..],
+            _ => self.record(),
+        }
+    }
+
     /// Returns the bytes of all records, once the last one was handed out.
     pub(crate) fn record_bytes(&self) -> u64 {
         self.came
