@@ -71,8 +71,8 @@ impl<L: Layout> SlotSorter<'_, L> {
         }
     }
 
-    /// Sorts entries of a tie by eight bytes of their lines, from `depth` on or, if all lines agree there,
-    /// behind the bytes in which they agree. Returns the depth behind these eight bytes.
+    /// Sorts entries of a tie by eight bytes of their lines, from `depth` on or, if all lines agree
+    /// there, behind the bytes in which they agree. Returns the depth behind these eight bytes.
     fn sort_by_next_word(&self, coding: Coding, entries: &mut [Entry], range: Range<usize>, depth: usize) -> usize {
         let mut depth = depth;
         while !self.load_words(coding, entries, range.clone(), depth) {
@@ -130,9 +130,9 @@ impl<L: Layout> SlotSorter<'_, L> {
         if coding.is_descending() { 0..tie.len() - ended } else { ended..tie.len() }
     }
 
-    /// Makes words of lines that agree in `depth` bytes, and are longer, the entries' prefixes: those
-    /// behind all bytes in which the lines agree. All cores work on it. Returns the depth of the
-    /// words.
+    /// Makes words of the lines the entries' prefixes: those behind all bytes in which the lines
+    /// agree. They agree in `depth` bytes, and are longer. All cores work on it. Returns the depth of
+    /// the words.
     pub(super) fn load_first_difference(&self, coding: Coding, entries: &mut [Entry], depth: usize) -> usize {
         let stripe = entries.len().div_ceil(self.threads).max(1);
         let stripes = entries.len().div_ceil(stripe);
@@ -156,7 +156,12 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// The number of bytes in which all lines agree with the first. They agree in `depth` bytes.
     fn agreed(&self, first: Entry, others: &[Entry], depth: usize) -> usize {
         let first = self.line(first);
-        others.iter().fold(first.len(), |agreed, e| common_prefix(&first[..agreed], self.line(*e), depth))
+        others.iter().enumerate().fold(first.len(), |agreed, (i, e)| {
+            if let Some(ahead) = others.get(i + AHEAD) {
+                prefetch(self.raw, entry::offset(*ahead) + depth);
+            }
+            common_prefix(&first[..agreed], self.line(*e), depth)
+        })
     }
 }
 
@@ -176,4 +181,82 @@ fn next_group(entries: &[Entry], range: Range<usize>) -> Option<Range<usize>> {
         from = to;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::records::layout::PlainLines;
+
+    /// Sorts lines as a slot does, and returns the numbers that they had in the input.
+    fn order(lines: &[Vec<u8>], reverse: bool, threads: usize) -> Vec<usize> {
+        let layout = PlainLines { terminator: b'\n', reverse };
+        let (mut raw, mut starts) = (Vec::new(), Vec::new());
+        for line in lines {
+            starts.push(raw.len());
+            raw.extend_from_slice(line);
+            raw.push(b'\n');
+        }
+        // The entries of a slot grow downwards.
+        let mut entries: Vec<Entry> = lines
+            .iter()
+            .zip(&starts)
+            .rev()
+            .map(|(line, start)| {
+                let end = start + line.len() + 1;
+                entry::entry(layout.prefix(&raw[*start..end]), *start, end - start)
+            })
+            .collect();
+        let mut scratch = vec![0; entries.len()];
+        let sorter = SlotSorter { layout: &layout, raw: &raw, threads, unique: false };
+        let (sorted, _) = sorter.sort(&mut entries, &mut scratch);
+        sorted.iter().map(|e| starts.partition_point(|start| *start < entry::offset(*e))).collect()
+    }
+
+    fn expected(lines: &[Vec<u8>], reverse: bool) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..lines.len()).collect();
+        order.sort_by(|a, b| if reverse { lines[*b].cmp(&lines[*a]) } else { lines[*a].cmp(&lines[*b]) });
+        order
+    }
+
+    /// Lines that share long prefixes, end near multiples of eight, and have zeros there.
+    fn line() -> impl Strategy<Value = Vec<u8>> {
+        let tail = proptest::collection::vec(prop_oneof![Just(0u8), Just(0), Just(b'a'), Just(0xff)], 0..10);
+        (prop_oneof![Just(0usize), Just(16), 0usize..30], tail)
+            .prop_map(|(common, tail)| [&vec![b'a'; common][..], &tail].concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn as_a_stable_sort(lines in proptest::collection::vec(line(), 0..40), reverse in any::<bool>()) {
+            prop_assert_eq!(order(&lines, reverse, 1), expected(&lines, reverse));
+        }
+    }
+
+    #[test]
+    fn groups_that_all_cores_sort() {
+        let number = |i: usize| i.wrapping_mul(0x9e37_79b9) % 1_000_003;
+        let with = |tail: Vec<u8>| [&b"twenty bytes for all"[..], &tail].concat();
+        let lines_of = |line: &dyn Fn(usize) -> Vec<u8>| (0..150_000).map(line).collect::<Vec<_>>();
+        for (name, lines) in [
+            ("numbers", lines_of(&|i| with(number(i).to_string().into_bytes()))),
+            ("zeros", lines_of(&|i| with(vec![0; number(i) % 50]))),
+            ("equal", lines_of(&|_| with(Vec::new()))),
+            ("most end", lines_of(&|i| if i % 100 == 0 { with(vec![b'x'; i % 30]) } else { b"twenty b".to_vec() })),
+            ("in order", lines_of(&|i| with(format!("{i:09}").into_bytes()))),
+        ] {
+            for reverse in [false, true] {
+                for threads in [1, 3] {
+                    assert!(
+                        order(&lines, reverse, threads) == expected(&lines, reverse),
+                        "{name}, reverse {reverse}, {threads} threads"
+                    );
+                }
+            }
+        }
+    }
 }
