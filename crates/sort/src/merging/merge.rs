@@ -349,7 +349,7 @@ impl<L: Layout> Merger<'_, L> {
                     merged.written.add(record);
                 }
                 merged.longest = merged.longest.max(record.len());
-                out.push_start(reader.from_record(), record.len())?;
+                out.push_start(reader.record_onwards(), record.len())?;
             }
             tree.advance(&mut contest)?;
         }

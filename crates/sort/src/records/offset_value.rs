@@ -90,7 +90,7 @@ impl Coding {
     pub(crate) fn beside(self, base: &[u8], line: &[u8]) -> u64 {
         let base = &base[..base.len().min(CODED_LEN)];
         let agreed = common_prefix(base, line, 0);
-        self.from_agreed(line, agreed, agreed == base.len() && agreed == line.len())
+        self.after_agreeing(line, agreed, agreed == base.len() && agreed == line.len())
     }
 
     /// Compares lines whose codes beside the same base are equal.
@@ -103,7 +103,7 @@ impl Coding {
         let agreed = common_prefix(a, b, ((chunk + 1) * CHUNK).min(CODED_LEN));
         let order = self.order_at(a, b, agreed);
         let later = if order == Ordering::Less { b } else { a };
-        Settled { order, later: self.from_agreed(later, agreed, order == Ordering::Equal) }
+        Settled { order, later: self.after_agreeing(later, agreed, order == Ordering::Equal) }
     }
 
     /// The order of two lines that agree in their first `agreed` bytes, and in no more.
@@ -124,7 +124,7 @@ impl Coding {
     }
 
     #[inline]
-    fn from_agreed(self, line: &[u8], agreed: usize, equal: bool) -> u64 {
+    fn after_agreeing(self, line: &[u8], agreed: usize, equal: bool) -> u64 {
         if agreed >= CODED_LEN {
             self.direct(DEEP)
         } else if equal {

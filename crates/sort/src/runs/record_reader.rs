@@ -262,7 +262,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
 
     /// Returns the current record and what follows it in memory, which may be anything.
     #[inline]
-    pub(crate) fn from_record(&self) -> &[u8] {
+    pub(crate) fn record_onwards(&self) -> &[u8] {
         match &self.view {
             Some(view) if !self.in_crossing => &view[self.from..],
             _ => self.record(),
