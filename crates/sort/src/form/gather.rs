@@ -9,7 +9,8 @@ use crate::control::{Control, count};
 use crate::form::sample_sort::{SlotSorter, SortedBucket};
 use crate::memory::blocks::{ALIGN, BlockPool, Target};
 use crate::memory::parallel::run_on_threads;
-use crate::records::entry::Entry;
+use crate::memory::short_copy::copy_record;
+use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
 use crate::records::prefetch::prefetch;
 use crate::records::tally::Tally;
@@ -146,7 +147,7 @@ impl<L: Layout> Gather<'_, L> {
             while index < entries.len() && done < out.len() {
                 let e = entries[index];
                 if let Some(ahead) = entries.get(index + PREFETCH_ENTRIES) {
-                    prefetch(self.arranger.raw, crate::records::entry::offset(*ahead));
+                    prefetch(self.arranger.raw, entry::offset(*ahead));
                 }
                 let record = self.arranger.record(e);
                 if skip == 0 {
@@ -157,13 +158,13 @@ impl<L: Layout> Gather<'_, L> {
                         filled.mark = Some(IndexEntry { at: at + done as u64, prefix: layout.prefix(record) });
                     }
                 }
-                let record = &record[skip..];
-                if let Some(room) = out.get_mut(done..done + record.len()) {
-                    room.copy_from_slice(record);
-                    done += record.len();
+                let len = record.len() - skip;
+                let bytes = &self.arranger.raw[entry::offset(e) + skip..];
+                if copy_record(out, done, bytes, len) {
+                    done += len;
                 } else {
                     let left = out.len() - done;
-                    out[done..].copy_from_slice(&record[..left]);
+                    out[done..].copy_from_slice(&bytes[..left]);
                     done = out.len();
                 }
                 while done - summed >= grain {

@@ -4,3 +4,4 @@ pub(crate) mod gather;
 pub(crate) mod phase;
 pub(crate) mod sample_sort;
 pub(crate) mod slot;
+mod tied_lines;

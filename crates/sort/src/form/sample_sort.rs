@@ -196,6 +196,10 @@ impl<L: Layout> SlotSorter<'_, L> {
         if self.layout.prefix_decides() {
             return;
         }
+        if let Some(coding) = self.layout.coding() {
+            self.sort_tied_lines(coding, entries, depth + 8);
+            return;
+        }
         let mut from = 0;
         while from < entries.len() {
             let prefix = entry::prefix(entries[from]);
@@ -278,6 +282,15 @@ impl<L: Layout> SlotSorter<'_, L> {
             }
         });
         if unordered.load(Relaxed) == 0 {
+            return;
+        }
+        if let Some(coding) = self.layout.coding() {
+            let others = self.settle_ended(coding, entries, depth + 8);
+            let (entries, other) = (&mut entries[others.clone()], &mut other[others]);
+            if !entries.is_empty() {
+                let depth = self.load_first_difference(coding, entries, depth + 8);
+                self.repartition(entries, other, depth);
+            }
             return;
         }
         if let Some(plain) = self.plain_behind(entries) {

@@ -11,6 +11,7 @@ use datapipes_core::locks::{Condvar, Mutex, MutexGuard};
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Pipe, Result, Span, Transfer};
 
 use crate::control::{Control, count};
+use crate::memory::short_copy::copy_record;
 use crate::report::{MovementRole, Movements};
 use crate::runs::checksum::{Partial, Summing};
 
@@ -300,14 +301,19 @@ impl<'a> PartWriter<'a> {
     /// Appends bytes to the part.
     #[inline]
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        self.push_start(bytes, bytes.len())
+    }
+
+    /// Appends the first `len` of these bytes to the part, which is faster if more follow them.
+    #[inline]
+    pub(crate) fn push_start(&mut self, bytes: &[u8], len: usize) -> Result<()> {
         if let Some(block) = &mut self.block
-            && let Some(room) = block.bytes.get_mut(self.fill..self.fill + bytes.len())
+            && copy_record(&mut block.bytes, self.fill, bytes, len)
         {
-            room.copy_from_slice(bytes);
-            self.fill += bytes.len();
+            self.fill += len;
             return Ok(());
         }
-        self.push_slowly(bytes)
+        self.push_slowly(&bytes[..len])
     }
 
     #[cold]

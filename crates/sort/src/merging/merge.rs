@@ -6,7 +6,8 @@
 //!         the record at each cut is a splitter
 //!     find the first record of every run that is not before the splitter
 //!         (equal records are ordered by run, so even a file of one key is cut evenly and stably)
-//!     each core: a loser tree over its segments, two buffers for each, its own output blocks
+//!     each core: a loser tree over its segments, two buffers for each, its own output blocks;
+//!         lines are matched by offset-value codes, other records by their prefixes
 //! ```
 
 use std::sync::atomic::AtomicU64;
@@ -17,9 +18,11 @@ use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 use crate::control::{Control, count};
 use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
 use crate::memory::parallel::run_on_threads;
-use crate::numbers::merge_number_runs;
+use crate::merging::contest::{ByCode, ByPrefix, MergeContest};
+use crate::merging::loser_tree::LoserTree;
+use crate::numbers::{Numbers, merge_number_runs};
 use crate::records::layout::Layout;
-use crate::records::memo::{self, Scope};
+use crate::records::memo;
 use crate::records::record_buffer::{RecordBuffer, SHORT_RECORD};
 use crate::records::tally::{Tally, verify_bytes};
 use crate::report::{MovementRole, Movements};
@@ -39,6 +42,8 @@ pub(crate) struct Merger<'a, L> {
     pub(crate) blocks: &'a BlockPool,
     pub(crate) threads: usize,
     pub(crate) unique: bool,
+    /// Whether lines are matched by their codes. All sources must then be in order.
+    pub(crate) coded: bool,
     pub(crate) control: &'a Control,
     pub(crate) movements: &'a Movements,
 }
@@ -270,60 +275,89 @@ impl<L: Layout> Merger<'_, L> {
     /// Merges the sources of one thread, and notes an index entry for each block.
     fn merge_part(
         &self,
-        mut sources: Vec<RecordReader<'_, L>>,
-        mut last: RecordBuffer,
+        sources: Vec<RecordReader<'_, L>>,
+        last: RecordBuffer,
         output: bool,
         out: &mut PartWriter<'_>,
     ) -> Result<MergeResult> {
-        let layout = self.layout;
+        if let Some(numbers) = self.layout.numbers() {
+            return self.merge_numbers(numbers, sources, output, out);
+        }
+        match self.layout.coding().filter(|_| self.coded) {
+            Some(coding) => self.merge_records(ByCode::new(self.layout, coding, sources), last, output, out),
+            None => self.merge_records(ByPrefix::new(self.layout, sources), last, output, out),
+        }
+    }
+
+    fn merge_numbers(
+        &self,
+        numbers: Numbers,
+        sources: Vec<RecordReader<'_, L>>,
+        output: bool,
+        out: &mut PartWriter<'_>,
+    ) -> Result<MergeResult> {
+        let block = self.blocks.size as u64;
+        let (mut merged, mut next_mark) = (MergeResult::default(), 0);
+        let counts = merge_number_runs(numbers, sources, self.unique, output, out, |at, prefix, bytes| {
+            if at >= next_mark {
+                merged.key_index.push(IndexEntry { at, prefix });
+                next_mark = at + block;
+            }
+            count(&self.control.progress.merged, bytes);
+        })?;
+        out.finish()?;
+        (merged.written, merged.dropped) = (counts.written, counts.dropped);
+        Ok(merged)
+    }
+
+    fn merge_records<'a>(
+        &self,
+        mut contest: impl MergeContest<'a, L>,
+        mut last: RecordBuffer,
+        output: bool,
+        out: &mut PartWriter<'_>,
+    ) -> Result<MergeResult>
+    where
+        L: 'a,
+    {
         let block = self.blocks.size as u64;
         let (mut merged, mut next_mark, mut moved) = (MergeResult::default(), 0, 0);
-        if let Some(numbers) = layout.numbers() {
-            let counts = merge_number_runs(numbers, sources, self.unique, output, out, |at, prefix, bytes| {
-                if at >= next_mark {
-                    merged.key_index.push(IndexEntry { at, prefix });
-                    next_mark = at + block;
-                }
-                count(&self.control.progress.merged, bytes);
-            })?;
-            out.finish()?;
-            (merged.written, merged.dropped) = (counts.written, counts.dropped);
-            return Ok(merged);
-        }
-        // From here on every long record is forgotten when it arrives.
-        let _scope = Scope::enter();
-        let mut tree = LoserTree::new(layout, &mut sources)?;
+        let mut tree = LoserTree::new(&mut contest)?;
         let mut any = false;
-        while let Some(winner) = tree.winner() {
-            let record = sources[winner.source].record();
+        while let Some(winner) = tree.winner(&contest) {
+            let reader = &contest.readers()[winner.source];
+            let record = reader.record();
             moved += record.len() as u64;
-            if self.unique && any && layout.same_key(last.bytes(), record) {
+            if self.unique && any && contest.repeats(winner, last.bytes()) {
                 merged.dropped.add(record);
             } else {
                 if out.at() >= next_mark {
-                    merged.key_index.push(IndexEntry { at: out.at(), prefix: winner.key });
+                    merged.key_index.push(IndexEntry { at: out.at(), prefix: contest.prefix(winner) });
                     next_mark = out.at() + block;
                     count(&self.control.progress.merged, moved);
                     moved = 0;
                 }
                 if self.unique {
                     last.clear();
-                    last.extend(self.memory, record)?;
-                    memo::forget_long(last.bytes());
+                    if contest.needs_last(record) {
+                        last.extend(self.memory, record)?;
+                        memo::forget_long(last.bytes());
+                    }
                     any = true;
                 }
                 if output {
                     merged.written.add(record);
                 }
                 merged.longest = merged.longest.max(record.len());
-                out.push(record)?;
+                out.push_start(reader.record_onwards(), record.len())?;
             }
-            tree.advance(&mut sources)?;
+            tree.advance(&mut contest)?;
         }
         count(&self.control.progress.merged, moved);
         out.finish()?;
-        merged.excess = sources.iter().map(RecordReader::excess).sum::<u64>() + last.excess();
-        merged.record_bytes = sources.iter().map(RecordReader::record_bytes).sum();
+        let readers = contest.readers();
+        merged.excess = readers.iter().map(RecordReader::excess).sum::<u64>() + last.excess();
+        merged.record_bytes = readers.iter().map(RecordReader::record_bytes).sum();
         Ok(merged)
     }
 }
@@ -336,105 +370,5 @@ impl MergeResult {
         self.key_index.append(&mut other.key_index);
         self.longest = self.longest.max(other.longest);
         self.excess += other.excess;
-    }
-}
-
-/// A contestant: a source, and the prefix of its record. An exhausted source has the largest
-/// prefix.
-#[derive(Clone, Copy)]
-struct Entrant {
-    key: u64,
-    source: usize,
-}
-
-/// A tournament of sources: each inner node keeps the loser of its match; the winner is kept beside
-/// the tree.
-struct LoserTree<'a, L> {
-    layout: &'a L,
-    done: Vec<bool>,
-    winner: Entrant,
-    /// The match of nodes 2n and 2n+1 is at n. Source s enters at node s + count. Node 0 is not
-    /// used.
-    losers: Vec<Entrant>,
-}
-
-impl<'a, L: Layout> LoserTree<'a, L> {
-    fn new(layout: &'a L, sources: &mut [RecordReader<'_, L>]) -> Result<Self> {
-        let count = sources.len();
-        let nobody = Entrant { key: u64::MAX, source: 0 };
-        let mut tree = LoserTree { layout, done: vec![true; count], winner: nobody, losers: vec![nobody; count] };
-        // Play all matches from the leaves up.
-        let mut winners = vec![nobody; 2 * count];
-        for s in 0..count {
-            winners[count + s] = tree.load(s, sources)?;
-        }
-        for node in (1..count).rev() {
-            let (a, b) = (winners[2 * node], winners[2 * node + 1]);
-            let a_wins = if a.key == b.key { tree.beats_closely(a, b, sources) } else { a.key < b.key };
-            (winners[node], tree.losers[node]) = if a_wins { (a, b) } else { (b, a) };
-        }
-        tree.winner = winners.get(1).copied().unwrap_or(nobody);
-        Ok(tree)
-    }
-
-    /// Returns the source of the next record, and that record's prefix.
-    #[inline]
-    fn winner(&self) -> Option<Entrant> {
-        (!*self.done.get(self.winner.source)?).then_some(self.winner)
-    }
-
-    #[inline]
-    fn load(&mut self, s: usize, sources: &mut [RecordReader<'_, L>]) -> Result<Entrant> {
-        let there = sources[s].advance()?;
-        self.done[s] = !there;
-        if there {
-            memo::forget_long(sources[s].record());
-        }
-        let key = if there { self.layout.prefix(sources[s].record()) } else { u64::MAX };
-        Ok(Entrant { key, source: s })
-    }
-
-    /// Decides between two records with equal prefixes.
-    fn beats_closely(&self, a: Entrant, b: Entrant, sources: &[RecordReader<'_, L>]) -> bool {
-        if self.done[a.source] || self.done[b.source] {
-            return !self.done[a.source];
-        }
-        let order = if self.layout.prefix_decides() {
-            std::cmp::Ordering::Equal
-        } else {
-            self.layout.compare(sources[a.source].record(), sources[b.source].record())
-        };
-        // Of equal records the one of the earlier run comes first, which makes the merge stable.
-        order.then(a.source.cmp(&b.source)).is_lt()
-    }
-
-    /// Replaces the winner's record by the next one of its source, and plays its matches again.
-    #[inline]
-    fn advance(&mut self, sources: &mut [RecordReader<'_, L>]) -> Result<()> {
-        let mut winner = self.load(self.winner.source, sources)?;
-        let mut node = (winner.source + sources.len()) / 2;
-        while node > 0 {
-            let other = self.losers[node];
-            // Which of two random keys is smaller cannot be predicted, so the result is selected
-            // without a branch.
-            let mut other_wins = other.key < winner.key;
-            if other.key == winner.key {
-                other_wins = self.beats_closely(other, winner, sources);
-            }
-            self.losers[node] = select(other_wins, winner, other);
-            winner = select(other_wins, other, winner);
-            node /= 2;
-        }
-        self.winner = winner;
-        Ok(())
-    }
-}
-
-/// Returns `yes` or `no` without a branch.
-#[inline]
-fn select(which: bool, yes: Entrant, no: Entrant) -> Entrant {
-    Entrant {
-        key: std::hint::select_unpredictable(which, yes.key, no.key),
-        source: std::hint::select_unpredictable(which, yes.source, no.source),
     }
 }

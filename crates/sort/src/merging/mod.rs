@@ -1,4 +1,6 @@
 //! The second phase: sorted runs are merged into one.
 
+mod contest;
+mod loser_tree;
 pub(crate) mod merge;
 pub(crate) mod passes;

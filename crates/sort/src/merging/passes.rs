@@ -69,7 +69,7 @@ impl<L: Layout> Engine<'_, L> {
     ) -> Result<(Tally, Tally)> {
         let started = Instant::now();
         let long = runs.iter().any(|run| run.longest() as u64 > SHORT_RECORD);
-        let passes = Passes { engine: self, merger: self.merger(blocks, long), blocks, spill };
+        let passes = Passes { engine: self, merger: self.merger(blocks, long, true), blocks, spill };
         let outcome = passes.run(runs, sink, report);
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         outcome
@@ -83,7 +83,10 @@ impl<L: Layout> Engine<'_, L> {
         check_space(&places, sink.room()?, self.space(total, true))?;
         let mut report = self.report();
         let blocks = BlockPool::new(&self.memory, 0, self.budget.block, self.budget.blocks);
-        let passes = Passes { engine: self, merger: self.merger(&blocks, true), blocks: &blocks, spill: &spill };
+        // Inputs that are not in order after all give the same bytes as with GNU sort, which compares
+        // the first lines that are left. Codes would not.
+        let merger = self.merger(&blocks, true, false);
+        let passes = Passes { engine: self, merger, blocks: &blocks, spill: &spill };
         let (inputs, twice) = passes.spill_overwritten_inputs(inputs, &sink)?;
         let (written, mut dropped) = passes.run(inputs, &sink, &mut report).map_err(|e| sink.explain(e))?;
         dropped.join(twice);
@@ -98,8 +101,8 @@ impl<L: Layout> Engine<'_, L> {
     }
 
     /// Returns a merger that reads with the useful part of the memory, or with all of it if it must
-    /// hold long records.
-    fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool) -> Merger<'m, L> {
+    /// hold long records. Lines are matched by codes if `coded` is set.
+    fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool, coded: bool) -> Merger<'m, L> {
         let all = self.budget.whole();
         let useful = (self.budget.arenas_at, self.budget.arenas());
         Merger {
@@ -111,6 +114,7 @@ impl<L: Layout> Engine<'_, L> {
             blocks,
             threads: self.budget.threads,
             unique: self.settings.unique,
+            coded,
             control: self.control,
             movements: &self.movements,
         }

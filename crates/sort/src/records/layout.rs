@@ -5,6 +5,8 @@
 use std::cmp::Ordering;
 
 use super::number_kind::Numbers;
+use super::offset_value::Coding;
+use super::terminator;
 use crate::text::TextOrder;
 
 /// How records lie in bytes, and their order. If the layout has a terminator, it is part of the
@@ -27,7 +29,7 @@ pub(crate) trait Layout: Send + Sync {
     fn end_of(&self, bytes: &[u8], from: usize) -> Option<usize> {
         match self.fixed_len() {
             Some(len) => Some(from + len).filter(|end| *end <= bytes.len()),
-            None => memchr::memchr(self.terminator()?, bytes.get(from..)?).map(|at| from + at + 1),
+            None => terminator::find(self.terminator()?, bytes, from).map(|at| at + 1),
         }
     }
 
@@ -37,15 +39,13 @@ pub(crate) trait Layout: Send + Sync {
     fn scan(&self, bytes: &[u8], from: usize, mut sink: impl FnMut(usize, usize) -> bool) -> usize {
         let mut at = from;
         match (self.fixed_len(), self.terminator()) {
-            (None, Some(terminator)) => {
-                for end in memchr::memchr_iter(terminator, bytes.get(from..).unwrap_or(&[])) {
-                    let end = from + end + 1;
-                    if !sink(at, end) {
-                        break;
-                    }
-                    at = end;
+            (None, Some(terminator)) => terminator::find_each(terminator, bytes, from, |end| {
+                let accepted = sink(at, end + 1);
+                if accepted {
+                    at = end + 1;
                 }
-            }
+                accepted
+            }),
             _ => {
                 while let Some(end) = self.end_of(bytes, at) {
                     if !sink(at, end) {
@@ -87,6 +87,18 @@ pub(crate) trait Layout: Send + Sync {
     /// is true.
     fn prefix_is_exact(&self, _record: &[u8]) -> bool {
         false
+    }
+
+    /// How records are coded for a merge, if their order is that of their
+    /// [`coded_bytes`](Self::coded_bytes).
+    fn coding(&self) -> Option<Coding> {
+        None
+    }
+
+    /// The bytes of a record by which it is coded.
+    #[inline]
+    fn coded_bytes<'r>(&self, record: &'r [u8]) -> &'r [u8] {
+        record
     }
 
     /// The kind of numbers, if records are only numbers; these are sorted without entries.
@@ -201,6 +213,15 @@ impl Layout for PlainLines {
         // A line that ends before `depth` was padded with zeros, which a longer line may contain.
         let prefix = load(body(record).get(depth..)?);
         Some(if self.reverse { !prefix } else { prefix })
+    }
+
+    fn coding(&self) -> Option<Coding> {
+        Some(Coding::new(self.reverse))
+    }
+
+    #[inline]
+    fn coded_bytes<'r>(&self, record: &'r [u8]) -> &'r [u8] {
+        body(record)
     }
 }
 

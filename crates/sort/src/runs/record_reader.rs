@@ -260,6 +260,15 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         }
     }
 
+    /// Returns the current record and what follows it in memory, which may be anything.
+    #[inline]
+    pub(crate) fn record_onwards(&self) -> &[u8] {
+        match &self.view {
+            Some(view) if !self.in_crossing => &view[self.from..],
+            _ => self.record(),
+        }
+    }
+
     /// Returns the bytes of all records, once the last one was handed out.
     pub(crate) fn record_bytes(&self) -> u64 {
         self.came
@@ -273,20 +282,42 @@ impl<'a, L: Layout> RecordReader<'a, L> {
     /// Goes to the next record. Returns false at the end.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<bool> {
-        if let Some(view) = &self.view
-            && let Some(end) = self.layout.end_of(&view[..self.usable], self.to)
-        {
+        if let Some(end) = self.next_end() {
+            self.step_to(end);
+            return Ok(true);
+        }
+        self.advance_slowly()
+    }
+
+    /// Returns where the record after the current one ends, if the checked part of the buffer has
+    /// all of it.
+    #[inline]
+    pub(crate) fn next_end(&self) -> Option<usize> {
+        self.layout.end_of(self.view.as_ref()?.get(..self.usable)?, self.to)
+    }
+
+    /// Returns the record after the current one, which ends at `end`.
+    #[inline]
+    pub(crate) fn up_to(&self, end: usize) -> &[u8] {
+        match &self.view {
+            Some(view) => &view[self.to..end],
+            None => &[],
+        }
+    }
+
+    /// Goes to the next record, which ends at `end`.
+    #[inline]
+    pub(crate) fn step_to(&mut self, end: usize) {
+        if let Some(view) = &self.view {
             // There are more runs than the hardware prefetcher follows.
             prefetch(view, self.to + PREFETCH);
             if self.far > 0 {
                 prefetch_far(view, self.to + self.far);
             }
-            self.from = self.to;
-            self.to = end;
-            self.in_crossing = false;
-            return Ok(true);
         }
-        self.advance_slowly()
+        self.from = self.to;
+        self.to = end;
+        self.in_crossing = false;
     }
 
     /// Goes to the next record if the checked part of the view ends within a record, or with one.

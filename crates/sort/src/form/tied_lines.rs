@@ -1,0 +1,262 @@
+//! Ordering lines whose prefixes are equal.
+//!
+//! ```text
+//! while there is a group of lines that agree in `depth` bytes:
+//!     a pair is compared from there on
+//!     otherwise load the next eight bytes of each line, and sort these numbers
+//!     for each group of equal numbers:
+//!         lines that end there come first, the shorter before the longer   (zeros look like an end)
+//!         the others agree in `depth + 8` bytes
+//! ```
+//! So no byte of a line is compared twice.
+
+#![allow(unsafe_code)]
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::form::sample_sort::SlotSorter;
+use crate::memory::parallel::{Disjoint, run_on_threads};
+use crate::numbers::vector;
+use crate::records::entry::{self, Entry};
+use crate::records::layout::Layout;
+use crate::records::offset_value::Coding;
+use crate::records::prefetch::prefetch;
+use crate::records::words::{common_prefix, word};
+
+/// How many entries ahead a line is prefetched.
+const AHEAD: usize = 16;
+
+/// Entries whose lines agree in the first `depth` bytes, and are longer.
+struct Tie {
+    range: Range<usize>,
+    depth: usize,
+}
+
+impl<L: Layout> SlotSorter<'_, L> {
+    /// Orders each group of equal prefixes among sorted entries. The lines of a group agree in the
+    /// first `depth` bytes.
+    pub(super) fn sort_tied_lines(&self, coding: Coding, entries: &mut [Entry], depth: usize) {
+        let mut ties = Vec::new();
+        let mut from = 0;
+        while let Some(tie) = next_group(entries, from..entries.len()) {
+            from = tie.end;
+            self.tell_apart(coding, entries, tie, depth, &mut ties);
+            while let Some(Tie { range, depth }) = ties.pop() {
+                if range.len() == 2 {
+                    self.order_pair(coding, &mut entries[range], depth);
+                    continue;
+                }
+                let depth = self.sort_by_next_word(coding, entries, range.clone(), depth);
+                let mut from = range.start;
+                while let Some(tie) = next_group(entries, from..range.end) {
+                    from = tie.end;
+                    self.tell_apart(coding, entries, tie, depth, &mut ties);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn line(&self, e: Entry) -> &[u8] {
+        self.layout.coded_bytes(self.record(e))
+    }
+
+    fn order_pair(&self, coding: Coding, pair: &mut [Entry], depth: usize) {
+        let (a, b) = (self.line(pair[0]), self.line(pair[1]));
+        // Equal lines keep the order of the input: entries of equal prefixes are in it.
+        if coding.order_at(a, b, common_prefix(a, b, depth)) == Ordering::Greater {
+            pair.swap(0, 1);
+        }
+    }
+
+    /// Sorts entries of a tie by eight bytes of their lines, from `depth` on or, if all lines agree
+    /// there, behind the bytes in which they agree. Returns the depth behind these eight bytes.
+    fn sort_by_next_word(&self, coding: Coding, entries: &mut [Entry], range: Range<usize>, depth: usize) -> usize {
+        let mut depth = depth;
+        while !self.load_words(coding, entries, range.clone(), depth) {
+            let agreed = self.agreed(entries[range.start], &entries[range.clone()], depth);
+            if agreed < depth + 8 {
+                break;
+            }
+            depth = agreed;
+        }
+        vector::sort_u128(&mut entries[range]);
+        depth + 8
+    }
+
+    /// Makes the words at `depth` the entries' prefixes. Returns whether they differ.
+    fn load_words(&self, coding: Coding, entries: &mut [Entry], range: Range<usize>, depth: usize) -> bool {
+        let (mut some, mut all) = (0, u64::MAX);
+        for i in range {
+            if let Some(ahead) = entries.get(i + AHEAD) {
+                prefetch(self.raw, entry::offset(*ahead) + depth);
+            }
+            let line = self.line(entries[i]);
+            let word = word(line, depth);
+            some |= word;
+            all &= word;
+            entries[i] = entry::with_prefix(entries[i], coding.directed(word));
+        }
+        some != all
+    }
+
+    /// Puts lines of equal words that end within `depth` bytes in order, and notes the others as
+    /// a tie.
+    fn tell_apart(&self, coding: Coding, entries: &mut [Entry], tie: Range<usize>, depth: usize, ties: &mut Vec<Tie>) {
+        let others = self.settle_ended(coding, &mut entries[tie.clone()], depth);
+        let range = tie.start + others.start..tie.start + others.end;
+        if range.len() > 1 {
+            ties.push(Tie { range, depth });
+        }
+    }
+
+    /// Puts lines of equal words that end within `depth` bytes in order, before the others (or
+    /// behind them, if the order is descending). Returns the range of the others.
+    pub(super) fn settle_ended(&self, coding: Coding, tie: &mut [Entry], depth: usize) -> Range<usize> {
+        let word = coding.directed(entry::prefix(tie[0]));
+        if word & 0xff != 0 {
+            return 0..tie.len();
+        }
+        let mut ended = 0;
+        for e in &mut *tie {
+            let len = self.line(*e).len();
+            ended += usize::from(len <= depth);
+            *e = entry::with_prefix(*e, coding.directed(if len <= depth { len as u64 } else { u64::MAX }));
+        }
+        // Of equal lengths, the entry that is earlier in the input comes first.
+        vector::sort_u128(tie);
+        if coding.is_descending() { 0..tie.len() - ended } else { ended..tie.len() }
+    }
+
+    /// Makes words of the lines the entries' prefixes: those behind all bytes in which the lines
+    /// agree. They agree in `depth` bytes, and are longer. All cores work on it. Returns the depth of
+    /// the words.
+    pub(super) fn load_first_difference(&self, coding: Coding, entries: &mut [Entry], depth: usize) -> usize {
+        let stripe = entries.len().div_ceil(self.threads).max(1);
+        let stripes = entries.len().div_ceil(stripe);
+        let agreed = AtomicUsize::new(usize::MAX);
+        let shared = &*entries;
+        run_on_threads(stripes, |t| {
+            let part = &shared[t * stripe..shared.len().min((t + 1) * stripe)];
+            agreed.fetch_min(self.agreed(shared[0], part, depth), Relaxed);
+        });
+        let depth = agreed.into_inner();
+        let all = Disjoint::new(entries);
+        run_on_threads(stripes, |t| {
+            // SAFETY: stripe t is this thread's alone.
+            let part = unsafe { all.slice(t * stripe, stripe.min(all.len() - t * stripe)) };
+            let len = part.len();
+            self.load_words(coding, part, 0..len, depth);
+        });
+        depth
+    }
+
+    /// The number of bytes in which all lines agree with the first. They agree in `depth` bytes.
+    fn agreed(&self, first: Entry, others: &[Entry], depth: usize) -> usize {
+        let first = self.line(first);
+        others.iter().enumerate().fold(first.len(), |agreed, (i, e)| {
+            if let Some(ahead) = others.get(i + AHEAD) {
+                prefetch(self.raw, entry::offset(*ahead) + depth);
+            }
+            common_prefix(&first[..agreed], self.line(*e), depth)
+        })
+    }
+}
+
+/// The first group of two or more equal prefixes.
+#[inline]
+fn next_group(entries: &[Entry], range: Range<usize>) -> Option<Range<usize>> {
+    let mut from = range.start;
+    while from + 1 < range.end {
+        let prefix = entry::prefix(entries[from]);
+        let mut to = from + 1;
+        while to < range.end && entry::prefix(entries[to]) == prefix {
+            to += 1;
+        }
+        if to - from > 1 {
+            return Some(from..to);
+        }
+        from = to;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::records::layout::PlainLines;
+
+    /// Sorts lines as a slot does, and returns the numbers that they had in the input.
+    fn order(lines: &[Vec<u8>], reverse: bool, threads: usize) -> Vec<usize> {
+        let layout = PlainLines { terminator: b'\n', reverse };
+        let (mut raw, mut starts) = (Vec::new(), Vec::new());
+        for line in lines {
+            starts.push(raw.len());
+            raw.extend_from_slice(line);
+            raw.push(b'\n');
+        }
+        // The entries of a slot grow downwards.
+        let mut entries: Vec<Entry> = lines
+            .iter()
+            .zip(&starts)
+            .rev()
+            .map(|(line, start)| {
+                let end = start + line.len() + 1;
+                entry::entry(layout.prefix(&raw[*start..end]), *start, end - start)
+            })
+            .collect();
+        let mut scratch = vec![0; entries.len()];
+        let sorter = SlotSorter { layout: &layout, raw: &raw, threads, unique: false };
+        let (sorted, _) = sorter.sort(&mut entries, &mut scratch);
+        sorted.iter().map(|e| starts.partition_point(|start| *start < entry::offset(*e))).collect()
+    }
+
+    fn expected(lines: &[Vec<u8>], reverse: bool) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..lines.len()).collect();
+        order.sort_by(|a, b| if reverse { lines[*b].cmp(&lines[*a]) } else { lines[*a].cmp(&lines[*b]) });
+        order
+    }
+
+    /// Lines that share long prefixes, end near multiples of eight, and have zeros there.
+    fn line() -> impl Strategy<Value = Vec<u8>> {
+        let tail = proptest::collection::vec(prop_oneof![Just(0u8), Just(0), Just(b'a'), Just(0xff)], 0..10);
+        (prop_oneof![Just(0usize), Just(16), 0usize..30], tail)
+            .prop_map(|(common, tail)| [&vec![b'a'; common][..], &tail].concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn as_a_stable_sort(lines in proptest::collection::vec(line(), 0..40), reverse in any::<bool>()) {
+            prop_assert_eq!(order(&lines, reverse, 1), expected(&lines, reverse));
+        }
+    }
+
+    #[test]
+    fn groups_that_all_cores_sort() {
+        let number = |i: usize| i.wrapping_mul(0x9e37_79b9) % 1_000_003;
+        let with = |tail: Vec<u8>| [&b"twenty bytes for all"[..], &tail].concat();
+        let lines_of = |line: &dyn Fn(usize) -> Vec<u8>| (0..150_000).map(line).collect::<Vec<_>>();
+        for (name, lines) in [
+            ("numbers", lines_of(&|i| with(number(i).to_string().into_bytes()))),
+            ("zeros", lines_of(&|i| with(vec![0; number(i) % 50]))),
+            ("equal", lines_of(&|_| with(Vec::new()))),
+            ("most end", lines_of(&|i| if i % 100 == 0 { with(vec![b'x'; i % 30]) } else { b"twenty b".to_vec() })),
+            ("in order", lines_of(&|i| with(format!("{i:09}").into_bytes()))),
+        ] {
+            for reverse in [false, true] {
+                for threads in [1, 3] {
+                    assert!(
+                        order(&lines, reverse, threads) == expected(&lines, reverse),
+                        "{name}, reverse {reverse}, {threads} threads"
+                    );
+                }
+            }
+        }
+    }
+}
