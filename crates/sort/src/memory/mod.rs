@@ -4,3 +4,4 @@ pub(crate) mod blocks;
 pub(crate) mod budget;
 pub(crate) mod descriptors;
 pub(crate) mod parallel;
+pub(crate) mod streaming;

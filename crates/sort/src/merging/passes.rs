@@ -99,7 +99,7 @@ impl<L: Layout> Engine<'_, L> {
 
     /// Returns a merger that reads with the useful part of the memory, or with all of it if it must
     /// hold long records.
-    fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool) -> Merger<'m, L> {
+    pub(crate) fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool) -> Merger<'m, L> {
         let all = self.budget.whole();
         let useful = (self.budget.arenas_at, self.budget.arenas());
         Merger {

@@ -1,0 +1,176 @@
+//! How a distribution divides the memory, or why it is not possible.
+//!
+//! ```text
+//! distribute: output blocks | input: three chunks a thread | buffers: W bytes a bucket and thread
+//!                           | blocks: B bytes a bucket and thread, and some in flight
+//! buckets:    output blocks | two portions and the entries of one, for each lane
+//! ```
+
+use crate::memory::blocks::ALIGN;
+
+/// The facts that decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    /// Bytes of the input, and of a record.
+    pub(crate) total: u64,
+    pub(crate) record: usize,
+    /// Bytes of memory behind the output blocks.
+    pub(crate) memory: usize,
+    pub(crate) threads: usize,
+    /// Bytes of a core's second-level cache.
+    pub(crate) l2: usize,
+    /// Bytes that a block must have at least.
+    pub(crate) least_block: usize,
+}
+
+/// A distribution: its buckets, and how it divides the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Threads that distribute, each a stripe of the input.
+    pub(crate) threads: usize,
+    /// The most buckets.
+    pub(crate) buckets: usize,
+    /// Bytes of a bucket's buffer in the cache; a power of two.
+    pub(crate) buffer: usize,
+    /// Bytes of a bucket's block, which is written to the spill at once; a power of two.
+    pub(crate) block: usize,
+    /// Blocks beyond those that buckets fill.
+    pub(crate) spare_blocks: usize,
+    /// Bytes of spill space that a bucket of one thread takes at a time.
+    pub(crate) extent: u64,
+    /// Bytes of one read of the input.
+    pub(crate) chunk: usize,
+    /// Bytes in front of a chunk, for the start of a record that began in the chunk before.
+    pub(crate) headroom: usize,
+    /// Threads that sort buckets.
+    pub(crate) lanes: usize,
+    /// The most bytes that one lane sorts at once.
+    pub(crate) portion: usize,
+}
+
+/// Bytes of an entry.
+const ENTRY: usize = size_of::<u64>();
+/// Chunks that a thread has: one that it distributes, and those in flight.
+pub(crate) const CHUNKS: usize = 3;
+const MAX_CHUNK: usize = 1 << 20;
+/// A block that is written at once costs little more a byte from here on.
+pub(crate) const GOOD_BLOCK: usize = 128 << 10;
+/// The smallest block that a job may ask for.
+pub(crate) const MIN_BLOCK: usize = 16 << 10;
+const MAX_BLOCK: usize = 256 << 10;
+const MAX_EXTENT: u64 = 4 << 20;
+/// A buffer takes several records, so that most are copied in one piece.
+const MIN_BUFFER: usize = 1 << 10;
+const MAX_BUFFER: usize = 4 << 10;
+/// Records of a bucket are gathered at random. They are as many as this many second-level caches
+/// hold.
+const CACHES_A_BUCKET: u64 = 8;
+/// How much larger than the mean a bucket may become.
+const UNEVEN: u64 = 2;
+
+impl Shape {
+    /// Chooses a shape, or says why there is none.
+    pub(crate) fn choose(facts: Facts) -> Result<Shape, String> {
+        let Facts { total, record, memory, l2, .. } = facts;
+        if record > MIN_BLOCK {
+            return Err(format!("records of {record} bytes are too long to be distributed"));
+        }
+        let wanted = total.div_ceil(CACHES_A_BUCKET * l2 as u64);
+        // All buffers of a thread stay in half of its cache.
+        let most = (l2 / 2 / MIN_BUFFER).clamp(16, 1 << 12);
+        for lanes in (1..=facts.threads).rev() {
+            let portion = facts.portion(memory / lanes);
+            if portion < 8 * record.max(ALIGN) {
+                continue;
+            }
+            let least = (UNEVEN * total).div_ceil(portion as u64);
+            if least > most as u64 {
+                continue;
+            }
+            let buckets = wanted.max(least).clamp(16, most as u64) as usize;
+            if total / portion as u64 > (memory / (256 << 10)) as u64 {
+                return Err("a bucket that is too large could not be merged at once".to_owned());
+            }
+            return Shape::with_buckets(facts, buckets, lanes, portion);
+        }
+        Err(format!("{total} bytes are too many for {most} buckets in {memory} bytes of memory"))
+    }
+
+    fn with_buckets(facts: Facts, buckets: usize, lanes: usize, portion: usize) -> Result<Shape, String> {
+        let Facts { total, record, memory, l2, least_block, .. } = facts;
+        let buffer = prev_power_of_two(l2 / 2 / buckets).clamp(MIN_BUFFER, MAX_BUFFER);
+        let headroom = record.next_multiple_of(ALIGN);
+        for threads in (1..=facts.threads).rev() {
+            let chunk = (memory / (16 * threads) / ALIGN * ALIGN).min(MAX_CHUNK);
+            let spare_blocks = 4 * threads + 4;
+            let fixed = threads * (CHUNKS * (headroom + chunk) + buckets * buffer);
+            let room = memory.saturating_sub(fixed + ALIGN) / (threads * buckets + spare_blocks);
+            let block = prev_power_of_two(room).min(facts.most_block());
+            if block < least_block || chunk < headroom {
+                continue;
+            }
+            let each = total / (threads * buckets) as u64;
+            let extent = (each / 8).clamp(block as u64, MAX_EXTENT).next_multiple_of(block as u64);
+            // The checksum of each block, and the offset of each extent.
+            if total / block as u64 * 4 + total / extent * 8 > (memory / 128) as u64 {
+                return Err(format!("the checksums of {total} bytes take too much of {memory} bytes of memory"));
+            }
+            return Ok(Shape {
+                threads,
+                buckets,
+                buffer,
+                block,
+                spare_blocks,
+                extent,
+                chunk,
+                headroom,
+                lanes,
+                portion,
+            });
+        }
+        Err(format!("{memory} bytes of memory are too few for {buckets} buckets with blocks of {least_block}"))
+    }
+
+    /// Bytes of spill space that are taken for `total` bytes at most.
+    pub(crate) fn spill_bytes(&self, total: u64) -> u64 {
+        total + (self.threads * self.buckets) as u64 * self.extent
+    }
+
+    /// Bytes of a thread's chunks, with the room in front of each.
+    pub(crate) fn chunks_len(&self) -> usize {
+        CHUNKS * (self.headroom + self.chunk)
+    }
+
+    /// Bytes that a portion takes when it is loaded: its stripes begin at multiples of `ALIGN`, and
+    /// blocks are loaded whole.
+    pub(crate) fn loaded_len(&self) -> usize {
+        (self.portion + loading_slack(self.threads, self.block)).next_multiple_of(ALIGN)
+    }
+
+    /// Bytes of the entries of a portion.
+    pub(crate) fn entries_len(&self, record: usize) -> usize {
+        (self.portion / record * ENTRY).next_multiple_of(ALIGN)
+    }
+}
+
+fn loading_slack(threads: usize, block: usize) -> usize {
+    2 * block + threads * ALIGN
+}
+
+impl Facts {
+    fn most_block(&self) -> usize {
+        prev_power_of_two(self.memory / 64).clamp(MIN_BLOCK, MAX_BLOCK)
+    }
+
+    /// The most bytes that a lane with so much memory sorts while it loads as many.
+    fn portion(&self, memory: usize) -> usize {
+        let rounding = 4 * ALIGN;
+        let slack = 2 * loading_slack(self.threads, self.most_block()) + rounding;
+        let bytes = memory.saturating_sub(slack) as f64 / (2.0 + ENTRY as f64 / self.record as f64);
+        bytes as usize / self.record * self.record
+    }
+}
+
+fn prev_power_of_two(n: usize) -> usize {
+    if n == 0 { 0 } else { 1 << n.ilog2() }
+}
