@@ -29,6 +29,7 @@
 
 mod buckets;
 mod classify;
+mod extents;
 mod finish;
 mod load;
 mod method;
@@ -37,6 +38,8 @@ mod plan;
 mod scatter;
 mod splitters;
 mod stripes;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use method::Attempt;
 pub use method::SortMethod;

@@ -1,7 +1,7 @@
 //! How a distribution divides the memory, or why it is not possible.
 //!
 //! ```text
-//! distribute: output blocks | input: three chunks a thread | buffers: W bytes a bucket and thread
+//! distribute: output blocks | input: some chunks a thread | buffers: W bytes a bucket and thread
 //!                           | blocks: B bytes a bucket and thread, and some in flight
 //! buckets:    output blocks | two portions and the entries of one, for each lane
 //! ```
@@ -17,6 +17,8 @@ pub(crate) struct Facts {
     /// Bytes of memory behind the output blocks.
     pub(crate) memory: usize,
     pub(crate) threads: usize,
+    /// The most runs that one thread merges at once in this memory.
+    pub(crate) fan_in: usize,
     /// Bytes of a core's second-level cache.
     pub(crate) l2: usize,
     /// Bytes that a block must have at least.
@@ -38,6 +40,8 @@ pub(crate) struct Shape {
     pub(crate) spare_blocks: usize,
     /// Bytes of spill space that a bucket of one thread takes at a time.
     pub(crate) extent: u64,
+    /// Bytes of spill space that are reserved at once.
+    pub(crate) reservation: u64,
     /// Bytes of one read of the input.
     pub(crate) chunk: usize,
     /// Bytes in front of a chunk, for the start of a record that began in the chunk before.
@@ -51,7 +55,7 @@ pub(crate) struct Shape {
 /// Bytes of an entry.
 const ENTRY: usize = size_of::<u64>();
 /// Chunks that a thread has: one that it distributes, and those in flight.
-pub(crate) const CHUNKS: usize = 3;
+pub(crate) const CHUNKS: usize = 5;
 const MAX_CHUNK: usize = 1 << 20;
 /// A block that is written at once costs little more a byte from here on.
 pub(crate) const GOOD_BLOCK: usize = 128 << 10;
@@ -59,6 +63,7 @@ pub(crate) const GOOD_BLOCK: usize = 128 << 10;
 pub(crate) const MIN_BLOCK: usize = 16 << 10;
 const MAX_BLOCK: usize = 256 << 10;
 const MAX_EXTENT: u64 = 4 << 20;
+const MAX_RESERVATION: u64 = 64 << 20;
 /// A buffer takes several records, so that most are copied in one piece.
 const MIN_BUFFER: usize = 1 << 10;
 const MAX_BUFFER: usize = 4 << 10;
@@ -84,13 +89,12 @@ impl Shape {
                 continue;
             }
             let least = (UNEVEN * total).div_ceil(portion as u64);
-            if least > most as u64 {
+            // Even a bucket of everything is merged at once.
+            let runs = total.div_ceil(portion as u64);
+            if least > most as u64 || runs > facts.fan_in as u64 {
                 continue;
             }
             let buckets = wanted.max(least).clamp(16, most as u64) as usize;
-            if total / portion as u64 > (memory / (256 << 10)) as u64 {
-                return Err("a bucket that is too large could not be merged at once".to_owned());
-            }
             return Shape::with_buckets(facts, buckets, lanes, portion);
         }
         Err(format!("{total} bytes are too many for {most} buckets in {memory} bytes of memory"))
@@ -102,7 +106,8 @@ impl Shape {
         let headroom = record.next_multiple_of(ALIGN);
         for threads in (1..=facts.threads).rev() {
             let chunk = (memory / (16 * threads) / ALIGN * ALIGN).min(MAX_CHUNK);
-            let spare_blocks = 4 * threads + 4;
+            let spare_blocks = 16 * threads + 16;
+            let spare_blocks = spare_blocks.min(threads * buckets);
             let fixed = threads * (CHUNKS * (headroom + chunk) + buckets * buffer);
             let room = memory.saturating_sub(fixed + ALIGN) / (threads * buckets + spare_blocks);
             let block = prev_power_of_two(room).min(facts.most_block());
@@ -122,6 +127,7 @@ impl Shape {
                 block,
                 spare_blocks,
                 extent,
+                reservation: (total / 64).clamp(extent, MAX_RESERVATION),
                 chunk,
                 headroom,
                 lanes,
@@ -133,7 +139,7 @@ impl Shape {
 
     /// Bytes of spill space that are taken for `total` bytes at most.
     pub(crate) fn spill_bytes(&self, total: u64) -> u64 {
-        total + (self.threads * self.buckets) as u64 * self.extent
+        total + (self.threads * self.buckets) as u64 * self.extent + self.reservation
     }
 
     /// Bytes of a thread's chunks, with the room in front of each.

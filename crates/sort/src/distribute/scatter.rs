@@ -14,6 +14,7 @@ use datapipes_core::{LeaseMut, Pipe, Result};
 
 use super::buckets::{Bucket, Stripe};
 use super::classify::Classifier;
+use super::extents::Extents;
 use super::plan::{CHUNKS, Shape};
 use super::stripes::{Chunks, Source, StripeReader, cuts, ranges};
 use crate::control::{Control, count};
@@ -22,6 +23,7 @@ use crate::memory::blocks::{ALIGN, Block, BlockPool};
 use crate::memory::parallel::run_on_threads;
 use crate::memory::streaming::{copy_past_caches, fence};
 use crate::records::layout::Layout;
+use crate::records::prefetch::prefetch;
 use crate::records::tally::Tally;
 use crate::report::MovementRole;
 use crate::runs::spill::Spill;
@@ -60,6 +62,7 @@ impl<L: Layout> Engine<'_, L> {
         let pipe = self.machine.connect(&self.memory, &spill.staging()?)?;
         let classifier = Classifier::new(splitters);
         let cuts = cuts(sources.iter().map(|s| s.len).sum(), record, shape.threads);
+        let extents = Extents::new(spill, shape.extent, shape.reservation);
         let failed = AtomicBool::new(false);
         let done = Mutex::new((Ok(()), Tally::default(), Vec::with_capacity(shape.threads)));
         run_on_threads(shape.threads, |t| {
@@ -73,7 +76,12 @@ impl<L: Layout> Engine<'_, L> {
             let reader = StripeReader::new(self.machine, &self.memory, sources, stripe, record, chunks);
             let buffers = (division.buffers + t * shape.buckets * shape.buffer, splitters.len() + 1);
             let outcome = self.scatter_stripe(record, reader, &classifier, &failed, || {
-                Scatter::new(self, shape, buffers, &blocks, &pipe, spill)
+                Scatter::new(
+                    self,
+                    shape,
+                    buffers,
+                    SpillTarget { blocks: &blocks, pipe: &pipe, extents: &extents, control: self.control },
+                )
             });
             let mut done = done.lock();
             match outcome {
@@ -94,6 +102,7 @@ impl<L: Layout> Engine<'_, L> {
         let (result, tally, mut stripes) = done.into_inner();
         result?;
         drained?;
+        extents.finish()?;
         stripes.sort_by_key(|(t, _)| *t);
         Ok((buckets(splitters, stripes.into_iter().map(|(_, stripes)| stripes)), tally))
     }
@@ -116,12 +125,15 @@ impl<L: Layout> Engine<'_, L> {
                 break;
             }
             count(&self.control.progress.read, came);
-            for batch in records.chunks(BATCH * record) {
-                let batch = batch.chunks_exact(record);
+            for start in (0..records.len()).step_by(BATCH * record) {
+                let end = records.len().min(start + BATCH * record);
+                let batch = records[start..end].chunks_exact(record);
                 let n = batch.len();
-                for (prefix, record) in prefixes.iter_mut().zip(batch.clone()) {
-                    tally.add(record);
-                    *prefix = self.layout.prefix(record);
+                for (i, (prefix, bytes)) in prefixes.iter_mut().zip(batch.clone()).enumerate() {
+                    // Scattering touches so many pages that the hardware forgets the input.
+                    prefetch(&records, end + i * record);
+                    tally.add(bytes);
+                    *prefix = self.layout.prefix(bytes);
                 }
                 classifier.classify(&prefixes[..n], &mut ids[..n]);
                 for (bucket, record) in ids.iter().zip(batch) {
@@ -138,8 +150,7 @@ impl<L: Layout> Engine<'_, L> {
 fn buckets(splitters: &[u64], threads: impl Iterator<Item = Vec<Stripe>>) -> Vec<Bucket> {
     let low = std::iter::once(0).chain(splitters.iter().map(|s| s.saturating_add(1)));
     let high = splitters.iter().copied().chain([u64::MAX]);
-    let mut buckets: Vec<Bucket> =
-        low.zip(high).map(|(low, high)| Bucket { low, high, stripes: Vec::new() }).collect();
+    let mut buckets: Vec<Bucket> = low.zip(high).map(|(low, high)| Bucket { low, high, stripes: Vec::new() }).collect();
     for stripes in threads {
         buckets.iter_mut().zip(stripes).for_each(|(bucket, stripe)| bucket.stripes.push(stripe));
     }
@@ -161,8 +172,7 @@ struct Scatter<'a> {
 struct SpillTarget<'a> {
     blocks: &'a BlockPool,
     pipe: &'a Pipe,
-    spill: &'a Spill<'a>,
-    extent: u64,
+    extents: &'a Extents<'a>,
     control: &'a Control,
 }
 
@@ -182,9 +192,7 @@ impl<'a> Scatter<'a> {
         engine: &'a Engine<'_, L>,
         shape: &Shape,
         (at, count): (usize, usize),
-        blocks: &'a BlockPool,
-        pipe: &'a Pipe,
-        spill: &'a Spill<'a>,
+        target: SpillTarget<'a>,
     ) -> Result<Scatter<'a>> {
         let mut writers = Vec::new();
         writers.resize_with(count, StripeWriter::default);
@@ -193,7 +201,7 @@ impl<'a> Scatter<'a> {
             buffer: shape.buffer,
             filled: vec![0; count],
             writers,
-            target: SpillTarget { blocks, pipe, spill, extent: shape.extent, control: engine.control },
+            target,
         })
     }
 
@@ -264,14 +272,14 @@ impl StripeWriter {
         let Some(mut block) = self.block.take() else { return Ok(()) };
         target.control.check()?;
         if self.left == 0 {
-            self.stripe.extents.push(target.spill.reserve(target.extent)?.offset);
-            self.left = target.extent;
+            self.stripe.extents.push(target.extents.take()?);
+            self.left = target.extents.each();
         }
         let extent = self.stripe.extents.last().copied().unwrap_or_default();
         let len = self.filled.next_multiple_of(ALIGN);
         block.bytes[self.filled..len].fill(0);
         fence();
-        target.blocks.write(target.pipe, block, 0, len, extent + target.extent - self.left)?;
+        target.blocks.write(target.pipe, block, 0, len, extent + target.extents.each() - self.left)?;
         self.stripe.sums.push(std::mem::take(&mut self.hasher).finalize());
         self.stripe.len += self.filled as u64;
         count(&target.control.progress.spilled, self.filled as u64);
@@ -284,8 +292,7 @@ impl StripeWriter {
     fn finish(mut self, target: &SpillTarget<'_>) -> Result<Stripe> {
         self.write(target)?;
         if let (Some(extent), true) = (self.stripe.extents.last(), self.left > 0) {
-            let end = extent + target.extent;
-            target.spill.staging()?.free(end - self.left, self.left);
+            target.extents.free_end(*extent, self.left)?;
         }
         Ok(self.stripe)
     }

@@ -28,25 +28,17 @@ pub(crate) fn sample<L: Layout>(
     (control, movements): (&Control, &Movements),
 ) -> Result<Vec<u64>> {
     let total: u64 = sources.iter().map(|s| s.len).sum();
-    let records = total / record as u64;
-    let window = (2 * record).next_multiple_of(ALIGN);
-    let keys_a_place = (window / record).clamp(1, KEYS_A_PLACE);
-    let places = (shape.buckets * OVERSAMPLE / keys_a_place) as u64;
+    let window = window(record);
+    let keys_a_place = keys_a_place(record);
     let most = (memory.len() - at) / (window + ALIGN);
     let pipes: Vec<Pipe> = sources.iter().map(|s| machine.connect(&s.ssd, memory)).collect::<Result<_>>()?;
-    let mut random = total;
-    let mut sample = Vec::with_capacity(places as usize * keys_a_place);
-    let all: Vec<u64> = (0..places).collect();
-    for batch in all.chunks(most.clamp(1, AT_ONCE)) {
+    let places = places(total / record as u64, record, shape.buckets);
+    let mut sample = Vec::with_capacity(places.len() * keys_a_place);
+    for batch in places.chunks(most.clamp(1, AT_ONCE)) {
         control.check()?;
         let mut coming: Vec<(Transfer, usize, usize)> = Vec::with_capacity(batch.len());
-        for (i, place) in batch.iter().enumerate() {
-            // One record at random in each of equal parts of the input: a sorted input is cut
-            // evenly too.
-            let part = |p: u64| (u128::from(records) * u128::from(p) / u128::from(places)) as u64;
-            let (low, high) = (part(*place), part(place + 1));
-            let first = low + next(&mut random) % (high - low).max(1);
-            let from = first.min(records - 1) * record as u64;
+        for (i, first) in batch.iter().enumerate() {
+            let from = first * record as u64;
             let Some(range) = ranges(sources, from, from + window as u64).first().copied() else { continue };
             // Whole blocks are read; the record lies where it lies in them.
             let aligned = range.from / ALIGN as u64 * ALIGN as u64;
@@ -69,6 +61,28 @@ pub(crate) fn sample<L: Layout>(
     }
     sample.sort_unstable();
     Ok(sample)
+}
+
+/// Bytes that are read at a place: at least one whole record.
+fn window(record: usize) -> usize {
+    (2 * record).next_multiple_of(ALIGN)
+}
+
+fn keys_a_place(record: usize) -> usize {
+    (window(record) / record).clamp(1, KEYS_A_PLACE)
+}
+
+/// The first record of each place that is sampled: one at random in each of equal parts of the
+/// input, so that a sorted input is cut evenly too.
+pub(super) fn places(records: u64, record: usize, buckets: usize) -> Vec<u64> {
+    let places = (buckets * OVERSAMPLE / keys_a_place(record)) as u64;
+    let part = |place: u64| (u128::from(records) * u128::from(place) / u128::from(places)) as u64;
+    let mut random = records;
+    let place = |place| {
+        let (low, high) = (part(place), part(place + 1));
+        (low + next(&mut random) % (high - low).max(1)).min(records - 1)
+    };
+    (0..places).map(place).collect()
 }
 
 /// Splitters that cut an ascending sample into about `buckets` equal parts. A value that is more

@@ -34,9 +34,9 @@ pub(crate) fn refuse_unseekable(inputs: &[Input], record: usize) -> Result<(), S
     }
     for input in inputs {
         let name = input.name().display();
-        let is_file = input.stat().is_ok_and(|stat| {
-            rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile
-        });
+        let is_file = input
+            .stat()
+            .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile);
         if !is_file || matches!(input, Input::Stream { .. }) {
             return Err(format!("{name} is not a regular file"));
         }

@@ -63,7 +63,7 @@ pub(crate) struct MergeResult {
 }
 
 /// The smallest useful buffer.
-const MIN_BUFFER: usize = 64 << 10;
+pub(crate) const MIN_BUFFER: usize = 64 << 10;
 /// The largest buffer; a larger one gains nothing.
 const MAX_BUFFER: usize = 8 << 20;
 
