@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
 use crate::memory::parallel::run_on_threads;
 use crate::records::layout::Layout;
-use crate::records::prefetch::prefetch;
+use crate::records::prefetch::prefetch_record;
 use crate::records::tally::Tally;
 use crate::report::{MovementRole, SortReport};
 use crate::runs::checksum;
@@ -286,7 +286,7 @@ fn gather<L: Layout>(
     let SortedPortion { sorter, entries, .. } = portion;
     for (i, entry) in entries.iter().enumerate() {
         if let Some(ahead) = entries.get(i + PREFETCH_ENTRIES) {
-            prefetch(sorter.raw, sorter.offset(*ahead));
+            prefetch_record(sorter.raw, sorter.offset(*ahead), sorter.record);
         }
         let record = sorter.of(*entry);
         each(out.at(), record);

@@ -23,7 +23,6 @@ use crate::memory::blocks::{ALIGN, Block, BlockPool};
 use crate::memory::parallel::run_on_threads;
 use crate::memory::streaming::{copy_past_caches, fence};
 use crate::records::layout::Layout;
-use crate::records::prefetch::prefetch;
 use crate::records::tally::Tally;
 use crate::report::MovementRole;
 use crate::runs::spill::Spill;
@@ -125,13 +124,10 @@ impl<L: Layout> Engine<'_, L> {
                 break;
             }
             count(&self.control.progress.read, came);
-            for start in (0..records.len()).step_by(BATCH * record) {
-                let end = records.len().min(start + BATCH * record);
-                let batch = records[start..end].chunks_exact(record);
+            for batch in records.chunks(BATCH * record) {
+                let batch = batch.chunks_exact(record);
                 let n = batch.len();
-                for (i, (prefix, bytes)) in prefixes.iter_mut().zip(batch.clone()).enumerate() {
-                    // Scattering touches so many pages that the hardware forgets the input.
-                    prefetch(&records, end + i * record);
+                for (prefix, bytes) in prefixes.iter_mut().zip(batch.clone()) {
                     tally.add(bytes);
                     *prefix = self.layout.prefix(bytes);
                 }
