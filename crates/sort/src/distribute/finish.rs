@@ -26,7 +26,7 @@ use crate::sink::Sink;
 
 /// How many entries ahead a record is prefetched. Records lie in the order of the input, so each is
 /// a cache miss.
-const PREFETCH_ENTRIES: usize = 24;
+const PREFETCH_ENTRIES: usize = 40;
 
 /// What all lanes work with.
 struct Lanes<'a> {
