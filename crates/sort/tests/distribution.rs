@@ -201,7 +201,7 @@ fn the_method_is_the_one_that_suits_the_job() {
     let cases = [
         ("memory", "fits", distributed().memory_bytes(64 << 20)),
         ("distribution", "sorted once", distributed()),
-        ("merge", "blocks", records()),
+        ("merge", "time of the disk", records()),
         ("merge", "asks", records().method(SortMethod::Merge)),
         ("merge", "numbers", distributed().format(numbers)),
         ("merge", "differ in length", distributed().format(RecordFormat::Lines { order: text, terminator: b'\n' })),

@@ -57,8 +57,6 @@ const ENTRY: usize = size_of::<u64>();
 /// Chunks that a thread has: one that it distributes, and those in flight.
 pub(crate) const CHUNKS: usize = 5;
 const MAX_CHUNK: usize = 1 << 20;
-/// A block that is written at once costs little more a byte from here on.
-pub(crate) const GOOD_BLOCK: usize = 128 << 10;
 /// The smallest block that a job may ask for.
 pub(crate) const MIN_BLOCK: usize = BLOCK_GRAIN;
 const MAX_BLOCK: usize = 1 << 20;
@@ -193,6 +191,7 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
+    const GOOD_BLOCK: usize = 128 << 10;
 
     fn facts(total: u64, memory: usize, threads: usize) -> Facts {
         let fan_in = memory / (128 << 10);
