@@ -9,13 +9,14 @@ use datapipes_core::{
 };
 
 use crate::control::Control;
+use crate::distribute::SortMethod;
 use crate::input::Input;
 use crate::memory::blocks::OrderedStream;
 use crate::memory::budget::{Budget, MIN_MEMORY, address_space};
 use crate::output::Output;
 use crate::records::entry::Entry;
 use crate::records::layout::Layout;
-use crate::report::{Movements, Phase, SortReport, SpacePlan};
+use crate::report::{MethodReport, Movements, Phase, SortReport, SpacePlan};
 use crate::runs::spill::Spill;
 use crate::sink::Sink;
 use crate::space::Space;
@@ -26,6 +27,7 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     pub(crate) unique: bool,
     pub(crate) fan_in: usize,
+    pub(crate) method: SortMethod,
 }
 
 pub(crate) struct Work<'a> {
@@ -106,6 +108,7 @@ impl<'a, L: Layout> Engine<'a, L> {
             memory_bytes: self.settings.memory_bytes,
             memory_asked_bytes: self.memory_asked_bytes,
             threads: self.budget.threads as u64,
+            method: MethodReport::new("merge", "the inputs are sorted already"),
             ..SortReport::default()
         }
     }

@@ -8,6 +8,7 @@ use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace};
 
 use crate::control::Control;
+use crate::distribute::{Attempt, SortMethod};
 use crate::engine::{Engine, Settings, Work};
 use crate::form::phase::FormedRuns;
 use crate::input::Input;
@@ -105,6 +106,8 @@ pub struct SortJob {
     pub compress_program: Option<PathBuf>,
     /// The most runs that are merged at once; 0 for as many as the memory has buffers for.
     pub fan_in: usize,
+    /// How an input that does not fit the memory is sorted.
+    pub method: SortMethod,
     /// The handle to watch the sort and to stop it.
     pub control: Control,
 }
@@ -121,6 +124,7 @@ datapipes_core::setters! {
         unique: bool,
         compress_program: into Option<PathBuf>,
         fan_in: usize,
+        method: SortMethod,
         control: Control,
     }
 }
@@ -164,6 +168,7 @@ impl SortJob {
             unique: false,
             compress_program: None,
             fan_in: 0,
+            method: SortMethod::default(),
             control: Control::default(),
         }
     }
@@ -203,9 +208,9 @@ enum Task {
 }
 
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
-    let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, .. } = job;
+    let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, method, .. } = job;
     let (program, control) = (job.compress_program, job.control);
-    let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in };
+    let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in, method };
     let total = total_len(&inputs)?;
     control.progress.total.store(total.unwrap_or(0), Relaxed);
     if let (Some(program), RecordFormat::Numbers { .. }) = (&program, &format) {
@@ -283,6 +288,14 @@ impl<L: Layout> Engine<'_, L> {
         spill: &Spill<'_>,
         report: &mut SortReport,
     ) -> Result<()> {
+        let inputs = match self.try_distribution(inputs, blocks, sink, spill, report)? {
+            Attempt::Done { read, written, dropped } => {
+                report.records = read.records;
+                report.bytes = self.control.progress.read.load(Relaxed);
+                return read.verify(written, dropped);
+            }
+            Attempt::Merge(inputs) => inputs,
+        };
         let FormedRuns { runs, read, mut dropped, direct } = self.form_runs(inputs, blocks, sink, spill, report)?;
         report.records = read.records;
         report.bytes = self.control.progress.read.load(Relaxed);

@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod control;
+mod distribute;
 mod engine;
 mod form;
 mod input;
@@ -31,9 +32,10 @@ mod space;
 pub mod text;
 
 pub use control::{Control, SortProgress};
+pub use distribute::SortMethod;
 pub use input::Input;
 pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
 pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;
-pub use report::{Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};
+pub use report::{MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};

@@ -58,6 +58,37 @@ pub struct OutputReport {
     pub why: Option<String>,
 }
 
+/// The method of a sort.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct MethodReport {
+    /// `memory`: the input was sorted in memory. `distribution`: records went to buckets, and each
+    /// bucket was sorted once. `merge`: sorted runs were merged.
+    pub name: &'static str,
+    /// The reason.
+    pub why: String,
+    /// The number of buckets of a distribution.
+    pub buckets: u64,
+    /// The number of buckets that did not fit their share of the memory, and were merged.
+    pub merged_buckets: u64,
+}
+
+impl MethodReport {
+    pub(crate) fn new(name: &'static str, why: impl Into<String>) -> MethodReport {
+        MethodReport { name, why: why.into(), buckets: 0, merged_buckets: 0 }
+    }
+}
+
+impl fmt::Display for MethodReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, because {}", self.name, self.why)?;
+        if self.buckets > 0 {
+            write!(f, " ({} buckets, {} of them too large and merged)", self.buckets, self.merged_buckets)?;
+        }
+        Ok(())
+    }
+}
+
 /// The space that a sort needs, checked before it starts.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
@@ -97,6 +128,8 @@ impl fmt::Display for SpacePlan {
 pub struct SortReport {
     /// The plan made before the sort started.
     pub plan: SpacePlan,
+    /// The method, and why it was chosen.
+    pub method: MethodReport,
     /// Records read.
     pub records: u64,
     /// Records written (fewer where only unique keys are kept).
@@ -251,6 +284,7 @@ impl fmt::Display for SortReport {
         if self.plan.memory_bytes > 0 {
             writeln!(f, "  planned  {}", self.plan)?;
         }
+        writeln!(f, "  method   {}", self.method)?;
         for phase in &self.phases {
             writeln!(f, "  {:<8} {:.2} s", phase.name, phase.seconds)?;
         }

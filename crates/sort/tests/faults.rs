@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result, StageOrder, StagePlace};
 use datapipes_file::{FaultInjector, FaultVerdict, FileBackendOptions, Operation};
-use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortReport};
+use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortMethod, SortReport};
 use datapipes_testkit::joined;
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
@@ -33,6 +33,9 @@ enum Phase {
     Merge,
     Output,
 }
+
+/// Both ways to sort what does not fit.
+const METHODS: [SortMethod; 2] = [SortMethod::Merge, SortMethod::Distribution];
 
 const PHASES: [Phase; 4] = [Phase::Input, Phase::Spill, Phase::Merge, Phase::Output];
 
@@ -131,13 +134,15 @@ fn short_transfers_change_nothing() {
     let seed = seed(1);
     for (case, (every, part)) in [(1, 2), (2, 3), (3, 7), (7, 1000)].into_iter().enumerate() {
         for no_uring in [false, true] {
-            for n in [20_000, 120_000] {
+            for (n, method) in [20_000, 120_000, 120_000].into_iter().zip([METHODS[0], METHODS[0], METHODS[1]]) {
                 let seed = seed + case as u64;
-                let name = format!("seed {seed}, 1/{part} of every {every}th, {n} records, no io_uring {no_uring}");
+                let name = format!(
+                    "seed {seed}, 1/{part} of every {every}th, {n} records, {method:?}, no io_uring {no_uring}"
+                );
                 let (folder, input, bytes) = scene(seed, n);
                 let faults =
                     Arc::new(Shortens { every, part, requests: AtomicU64::new(0), shortened: AtomicU64::new(0) });
-                let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]).threads(3);
+                let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]).threads(3).method(method);
                 let machine = machine(config(faults.clone(), no_uring));
                 datapipes_sort::sort(&machine, job).unwrap_or_else(|e| panic!("{name}: {e}"));
                 assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), &name);
@@ -154,28 +159,35 @@ fn assert_device_error(error: &Error, case: &str) {
 
 #[test]
 fn a_device_error_in_each_phase() {
+    for method in METHODS {
+        device_error_in_each_phase(method);
+    }
+}
+
+fn device_error_in_each_phase(method: SortMethod) {
     let seed = seed(100);
     let n = 120_000;
+    let job = |folder: &Folder, input| folder.job(RecordFormat::SORT_BENCHMARK, &[input]).method(method);
     // The number of requests of each phase, from a run without faults.
     let counts = {
         let (folder, input, _) = scene(seed, n);
-        let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]);
+        let job = job(&folder, input);
         let never =
             Breaks { watch: Watch::new(&job.control), phase: Phase::Input, nth: u64::MAX, hits: AtomicU64::new(0) };
         let never = Arc::new(never);
         let report = datapipes_sort::sort(&machine(config(never.clone(), false)), job).unwrap();
-        assert_eq!(report.merge_passes, 1);
+        assert_eq!(report.merge_passes, u64::from(method == SortMethod::Merge), "{report}");
         never.watch.seen()
     };
     for (phase, count) in PHASES.into_iter().zip(counts) {
-        assert!(count >= 4, "{phase:?} has {count} requests");
+        assert!(count >= 4, "{method:?}, {phase:?} has {count} requests");
         let random = &mut Random(seed + phase as u64);
         // Counts differ a little from run to run, so the last quarter is left out.
         for (nth, no_uring) in [(0, false), (0, true), (random.next() % (count * 3 / 4), false), (count * 3 / 4, true)]
         {
-            let case = format!("seed {seed}, {phase:?} request {nth} of {count}, no io_uring {no_uring}");
+            let case = format!("seed {seed}, {method:?}, {phase:?} request {nth} of {count}, no io_uring {no_uring}");
             let (folder, input, bytes) = scene(seed, n);
-            let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]);
+            let job = job(&folder, input);
             let faults = Arc::new(Breaks { watch: Watch::new(&job.control), phase, nth, hits: AtomicU64::new(0) });
             let outcome = datapipes_sort::sort(&machine(config(faults.clone(), no_uring)), job);
             assert_eq!(
@@ -425,9 +437,16 @@ fn an_output_where_files_need_names() {
 
 #[test]
 fn a_stop_at_any_moment() {
+    METHODS.into_iter().for_each(stop_at_any_moment);
+}
+
+fn stop_at_any_moment(method: SortMethod) {
     let seed = seed(200);
     let (folder, input, bytes) = scene(13, 250_000);
-    let job = || folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input)).fan_in(3).threads(3);
+    let job = || {
+        let job = folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input));
+        job.fan_in(3).threads(3).method(method)
+    };
     let whole = sort(job()).unwrap().seconds;
     let expected = folder.sorted();
     let mut stopped = 0;
@@ -435,7 +454,7 @@ fn a_stop_at_any_moment() {
         let random = &mut Random(seed + case);
         fs::write(folder.path("out/sorted"), OLD).unwrap();
         let wait = Duration::from_secs_f64(whole * random.below(1000) as f64 / 1000.0);
-        let name = format!("seed {}, after {wait:?} of {whole} s", seed + case);
+        let name = format!("seed {}, {method:?}, after {wait:?} of {whole} s", seed + case);
         let job = job();
         let control = job.control.clone();
         let stopper = std::thread::spawn(move || {
@@ -456,7 +475,7 @@ fn a_stop_at_any_moment() {
             }
         }
     }
-    assert!(stopped >= 12, "only {stopped} of 24 sorts were stopped");
+    assert!(stopped >= 12, "only {stopped} of 24 sorts were stopped, {method:?}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ Options that GNU sort does not have:
       --report                 show on standard error which bytes went which way
       --json                   the same as JSON, on standard output with -o, else on standard error: records,
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
-                               movements (role, between, primitive, pipes, counters), spill, seconds
+                               movements (role, between, primitive, pipes, counters), method, spill, seconds
       --spill-order=WORD       use the places of -T as given (given), or the cheapest of this machine first (cost)
       --explain                show on standard error which way bytes will go, and why; then sort
       --progress, --no-progress    a bar on standard error; by default where that is a terminal

@@ -5,3 +5,4 @@ pub(crate) mod budget;
 pub(crate) mod descriptors;
 pub(crate) mod parallel;
 pub(crate) mod short_copy;
+pub(crate) mod streaming;

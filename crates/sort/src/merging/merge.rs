@@ -68,7 +68,7 @@ pub(crate) struct MergeResult {
 }
 
 /// The smallest useful buffer.
-const MIN_BUFFER: usize = 64 << 10;
+pub(crate) const MIN_BUFFER: usize = 64 << 10;
 /// The largest buffer; a larger one gains nothing.
 const MAX_BUFFER: usize = 8 << 20;
 
@@ -153,6 +153,22 @@ impl<L: Layout> Merger<'_, L> {
         target: Target<'_>,
         counter: &AtomicU64,
     ) -> Result<MergeResult> {
+        let (merged, edges) = self.merge_runs_at(staging, runs, target, (0, false), counter)?;
+        write_partial_blocks(self.blocks, target, edges)?;
+        Ok(merged)
+    }
+
+    /// Merges spilled runs into the target from offset `start` on. `more_follows` says that other
+    /// bytes of the target follow. Also returns the partial blocks that are still to be written,
+    /// because other parts may share them.
+    pub(crate) fn merge_runs_at(
+        &self,
+        staging: &Staging,
+        runs: &[Run],
+        target: Target<'_>,
+        (start, more_follows): (u64, bool),
+        counter: &AtomicU64,
+    ) -> Result<(MergeResult, Vec<PartialBlock>)> {
         let longest: Vec<usize> = runs.iter().map(|r| r.longest).collect();
         let Division { parts, share, size, crossings, last } = self.divide(&longest, target)?;
         let pipes: Vec<Pipe> = (0..parts).map(|_| self.machine.connect(staging, self.memory)).collect::<Result<_>>()?;
@@ -162,8 +178,9 @@ impl<L: Layout> Merger<'_, L> {
         let outcome = Mutex::new((Ok(()), Vec::<PartialBlock>::new(), Vec::<Partial>::new(), MergeResult::default()));
         run_on_threads(parts, |p| {
             let (from, to) = (&cuts[p], &cuts[p + 1]);
-            let at: u64 = from.iter().sum();
-            let mut out = PartWriter::new(self.blocks, target, at, p + 1 < parts, self.control, counter);
+            let at = start + from.iter().sum::<u64>();
+            let shared_end = p + 1 < parts || more_follows;
+            let mut out = PartWriter::new(self.blocks, target, at, shared_end, self.control, counter);
             let mut free = self.buffers.0 + p * share;
             let mut sources = Vec::with_capacity(runs.len());
             let opened = runs.iter().zip(from.iter().zip(to)).try_for_each(|(run, (from, to))| {
@@ -198,11 +215,10 @@ impl<L: Layout> Merger<'_, L> {
             self.movements.keep(MovementRole::Merge, pipe);
         }
         result?;
-        write_partial_blocks(self.blocks, target, edges)?;
         merged.key_index.sort_unstable_by_key(|m| m.at);
         merged.sums = checksum::assemble(partials, self.grain);
         verify_bytes(runs.iter().map(|r| r.len).sum(), merged.bytes, merged.dropped)?;
-        Ok(merged)
+        Ok((merged, edges))
     }
 
     /// Merges sources, all on this thread.

@@ -102,7 +102,7 @@ impl<L: Layout> Engine<'_, L> {
 
     /// Returns a merger that reads with the useful part of the memory, or with all of it if it must
     /// hold long records. Lines are matched by codes if `coded` is set.
-    fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool, coded: bool) -> Merger<'m, L> {
+    pub(crate) fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool, coded: bool) -> Merger<'m, L> {
         let all = self.budget.whole();
         let useful = (self.budget.arenas_at, self.budget.arenas());
         Merger {

@@ -20,6 +20,17 @@ pub(crate) fn prefetch(bytes: &[u8], at: usize) {
     let _ = (bytes, at);
 }
 
+/// Prefetches all lines of the record of `len` bytes at `at` for use soon. A record that is not
+/// aligned has a line more than its length suggests.
+#[inline]
+pub(crate) fn prefetch_record(bytes: &[u8], at: usize, len: usize) {
+    const LINES: usize = 128;
+    for start in (0..len).step_by(LINES) {
+        prefetch(bytes, at + start);
+    }
+    prefetch(bytes, (at + len).saturating_sub(LINES / 2 + 1));
+}
+
 /// Prefetches as [`prefetch`] does, but for later use: into the second-level cache only.
 #[inline]
 #[allow(unsafe_code)]

@@ -1,0 +1,337 @@
+//! From buckets to the output: each lane loads a portion while it sorts and writes another.
+//!
+//! A portion's place in the output is known when those before it are sorted, because `-u` drops
+//! records. So lanes take places in turn, and gather side by side.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use datapipes_core::locks::{Condvar, Mutex};
+use datapipes_core::{Error, ErrorKind, Pipe, Result};
+
+use super::buckets::{Bucket, Portion, Step, steps};
+use super::load::Loading;
+use super::narrow::NarrowSorter;
+use super::plan::Shape;
+use crate::control::count;
+use crate::engine::Engine;
+use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
+use crate::memory::parallel::run_on_threads;
+use crate::records::layout::Layout;
+use crate::records::prefetch::prefetch_record;
+use crate::records::tally::Tally;
+use crate::report::{MovementRole, SortReport};
+use crate::runs::checksum;
+use crate::runs::spill::{IndexEntry, Run, Spill};
+use crate::sink::Sink;
+
+/// How many entries ahead a record is prefetched. Records lie in the order of the input, so each is
+/// a cache miss.
+const PREFETCH_ENTRIES: usize = 40;
+
+/// What all lanes work with.
+struct Lanes<'a> {
+    record: usize,
+    shape: Shape,
+    buckets: &'a [Bucket],
+    /// From the spill to memory.
+    pipe: Pipe,
+    blocks: &'a BlockPool,
+}
+
+/// A portion whose records are in order.
+struct SortedPortion<'a, L> {
+    /// Its number in its step.
+    index: usize,
+    sorter: NarrowSorter<'a, L>,
+    entries: &'a [u64],
+}
+
+/// What was written to the output so far.
+#[derive(Default)]
+struct Written {
+    bytes: u64,
+    tally: Tally,
+    dropped: Tally,
+    partial_blocks: Vec<PartialBlock>,
+}
+
+impl<L: Layout> Engine<'_, L> {
+    /// Sorts all buckets into the output. Returns what was written, and what was dropped as a
+    /// duplicate.
+    pub(super) fn write_buckets(
+        &self,
+        record: usize,
+        shape: &Shape,
+        buckets: &[Bucket],
+        blocks: &BlockPool,
+        (sink, spill): (&Sink<'_>, &Spill<'_>),
+        report: &mut SortReport,
+    ) -> Result<(Tally, Tally)> {
+        // Under -u only one record of a bucket of equal keys is left, and all are needed for that.
+        let in_order = |b: &Bucket| b.low == b.high && self.layout.prefix_decides() && !self.settings.unique;
+        let steps = steps(buckets, shape.portion as u64, in_order);
+        let portions = steps.iter().flat_map(|step| match step {
+            Step::Write(portions) | Step::Merge(portions) => portions,
+        });
+        // Memory that is not needed is not touched.
+        let longest = portions.map(|p| p.bytes as usize).max().unwrap_or(0);
+        let shape = Shape { portion: longest.min(shape.portion), ..*shape };
+        let pipe = self.machine.connect(&spill.staging()?, &self.memory)?;
+        let lanes = Lanes { record, shape, buckets, pipe, blocks };
+        let total: u64 = buckets.iter().map(Bucket::len).sum();
+        sink.begin(Some(total).filter(|_| !self.settings.unique))?;
+        let mut written = Written::default();
+        for step in &steps {
+            let outcome = match step {
+                Step::Write(portions) => self.write_portions(&lanes, portions, sink.target(), &mut written),
+                Step::Merge(portions) => self.merge_portions(&lanes, portions, (sink, spill), &mut written, report),
+            };
+            // The first error counts, but no write may be in flight when this returns.
+            let drained = blocks.drain();
+            outcome?;
+            drained?;
+        }
+        write_partial_blocks(blocks, sink.target(), std::mem::take(&mut written.partial_blocks))?;
+        blocks.drain()?;
+        self.movements.keep(MovementRole::Merge, lanes.pipe);
+        (report.bytes_out, report.records_out) = (written.bytes, written.tally.records);
+        Ok((written.tally, written.dropped))
+    }
+
+    /// Sorts portions that follow each other in the output.
+    fn write_portions(
+        &self,
+        lanes: &Lanes<'_>,
+        portions: &[Portion],
+        target: Target<'_>,
+        written: &mut Written,
+    ) -> Result<()> {
+        let turns = Turns::from(written.bytes);
+        let sum = Mutex::new(std::mem::take(written));
+        let fail = || {
+            turns.fail();
+            if let Some(stream) = target.stream() {
+                stream.abandon();
+            }
+        };
+        let outcome = self.each_portion(lanes, portions, fail, |portion, dropped| {
+            let bytes = (portion.entries.len() * lanes.record) as u64;
+            let at = turns.take(portion.index, bytes)?;
+            let counter = &self.control.progress.written;
+            let mut out = PartWriter::new(lanes.blocks, target, at, true, self.control, counter);
+            let mut tally = Tally::default();
+            gather(&portion, &mut out, |_, record| tally.add(record))?;
+            let mut sum = sum.lock();
+            sum.tally.join(tally);
+            sum.dropped.join(dropped);
+            sum.bytes += bytes;
+            sum.partial_blocks.append(&mut out.partial_blocks);
+            Ok(())
+        });
+        *written = sum.into_inner();
+        outcome
+    }
+
+    /// Sorts a bucket that does not fit: each portion becomes a run, and the runs are merged.
+    fn merge_portions(
+        &self,
+        lanes: &Lanes<'_>,
+        portions: &[Portion],
+        (sink, spill): (&Sink<'_>, &Spill<'_>),
+        written: &mut Written,
+        report: &mut SortReport,
+    ) -> Result<()> {
+        let staging = spill.staging()?;
+        let pipe = self.machine.connect(&self.memory, &staging)?;
+        let formed = Mutex::new((Vec::with_capacity(portions.len()), Tally::default()));
+        let outcome = self.each_portion(
+            lanes,
+            portions,
+            || {},
+            |portion, dropped| {
+                let run = self.write_run(lanes, &portion, &pipe, spill)?;
+                let mut formed = formed.lock();
+                formed.0.push((portion.index, run));
+                formed.1.join(dropped);
+                Ok(())
+            },
+        );
+        let drained = lanes.blocks.drain();
+        self.movements.keep(MovementRole::Spill, pipe);
+        outcome?;
+        drained?;
+        let (mut runs, dropped) = formed.into_inner();
+        // The order of the input makes the sort stable.
+        runs.sort_by_key(|(index, _)| *index);
+        let runs: Vec<Run> = runs.into_iter().map(|(_, run)| run).collect();
+        let merger = self.merger(lanes.blocks, false, false);
+        let counter = &self.control.progress.written;
+        let place = (written.bytes, true);
+        let (merged, edges) = merger.merge_runs_at(&staging, &runs, sink.target(), place, counter)?;
+        runs.iter().try_for_each(|run| spill.free(run))?;
+        written.bytes += merged.bytes;
+        written.tally.join(merged.written);
+        written.dropped.join(dropped);
+        written.dropped.join(merged.dropped);
+        written.partial_blocks.extend(edges);
+        report.runs += runs.len() as u64;
+        report.merge_passes += 1;
+        report.method.merged_buckets += 1;
+        Ok(())
+    }
+
+    /// Writes a portion as a run.
+    fn write_run(
+        &self,
+        lanes: &Lanes<'_>,
+        portion: &SortedPortion<'_, L>,
+        pipe: &Pipe,
+        spill: &Spill<'_>,
+    ) -> Result<Run> {
+        let mut run = spill.reserve((portion.entries.len() * lanes.record) as u64)?;
+        run.grain = self.budget.grain;
+        run.longest = lanes.record;
+        let target = Target::Run { pipe, base: run.offset, grain: run.grain };
+        let counter = &self.control.progress.spilled;
+        let mut out = PartWriter::new(lanes.blocks, target, 0, false, self.control, counter);
+        let mut next_mark = 0;
+        gather(portion, &mut out, |at, record| {
+            if at >= next_mark {
+                run.key_index.push(IndexEntry { at, prefix: self.layout.prefix(record) });
+                next_mark = at + lanes.blocks.size as u64;
+            }
+        })?;
+        run.sums = checksum::assemble(out.take_sums(), run.grain);
+        Ok(run)
+    }
+
+    /// Loads and sorts every portion and gives it to `work`, with the records dropped as
+    /// duplicates. `fail` is called if a portion fails, to wake lanes that wait for it.
+    fn each_portion(
+        &self,
+        lanes: &Lanes<'_>,
+        portions: &[Portion],
+        fail: impl Fn() + Sync,
+        work: impl Fn(SortedPortion<'_, L>, Tally) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let outcome = Mutex::new(Ok(()));
+        run_on_threads(lanes.shape.lanes.min(portions.len()), |lane| {
+            if let Err(e) = self.run_lane(lanes, lane, portions, &next, &work) {
+                // The other lanes find nothing more to do.
+                next.store(portions.len(), Relaxed);
+                let mut outcome = outcome.lock();
+                if outcome.is_ok() {
+                    *outcome = Err(e);
+                }
+                drop(outcome);
+                fail();
+            }
+        });
+        outcome.into_inner()
+    }
+
+    fn run_lane(
+        &self,
+        lanes: &Lanes<'_>,
+        lane: usize,
+        portions: &[Portion],
+        next: &AtomicUsize,
+        work: &impl Fn(SortedPortion<'_, L>, Tally) -> Result<()>,
+    ) -> Result<()> {
+        let Lanes { record, shape, .. } = *lanes;
+        let (loaded_len, entries_len) = (shape.loaded_len(), shape.entries_len(record));
+        let start = self.budget.arenas_at + lane * (2 * loaded_len + entries_len);
+        let places = [start + entries_len, start + entries_len + loaded_len];
+        let load = |at: usize| -> Result<Option<(usize, Loading<'_>)>> {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(portion) = portions.get(index) else { return Ok(None) };
+            let bucket = &lanes.buckets[portion.bucket];
+            let loading = Loading::start(&lanes.pipe, portion, bucket, (shape.block, shape.extent), at)?;
+            Ok(Some((index, loading)))
+        };
+        let mut lease = self.memory.range(start, entries_len)?.lease_mut()?;
+        let all_entries = lease.as_slice_of::<u64>()?;
+        let mut turn = 0;
+        let mut coming = load(places[turn])?;
+        while let Some((index, loading)) = coming {
+            self.control.check()?;
+            let at = places[turn];
+            turn ^= 1;
+            coming = load(places[turn])?;
+            let portion = &portions[index];
+            let bucket = &lanes.buckets[portion.bucket];
+            let (places, end) = loading.finish(&self.memory)?;
+            count(&self.control.progress.merged, portion.bytes);
+            let raw = self.memory.range(at, end)?.lease()?;
+            let sorter = NarrowSorter { layout: self.layout, raw: &raw, record };
+            let entries = &mut all_entries[..portion.bytes as usize / record];
+            sorter.sort(&places, (bucket.low, bucket.high), entries);
+            let (kept, dropped) = match self.settings.unique {
+                true => sorter.drop_duplicates(entries),
+                false => (entries.len(), Tally::default()),
+            };
+            work(SortedPortion { index, sorter, entries: &entries[..kept] }, dropped)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the records of a portion, and calls `each` with the offset and the bytes of each.
+fn gather<L: Layout>(
+    portion: &SortedPortion<'_, L>,
+    out: &mut PartWriter<'_>,
+    mut each: impl FnMut(u64, &[u8]),
+) -> Result<()> {
+    let SortedPortion { sorter, entries, .. } = portion;
+    for (i, entry) in entries.iter().enumerate() {
+        if let Some(ahead) = entries.get(i + PREFETCH_ENTRIES) {
+            prefetch_record(sorter.raw, sorter.offset(*ahead), sorter.record);
+        }
+        let record = sorter.of(*entry);
+        each(out.at(), record);
+        out.push(record)?;
+    }
+    out.finish()
+}
+
+/// The places of portions in the output, taken in turn.
+struct Turns {
+    state: Mutex<Turn>,
+    turned: Condvar,
+}
+
+struct Turn {
+    /// The portion whose turn it is, and its place.
+    index: usize,
+    at: u64,
+    failed: bool,
+}
+
+impl Turns {
+    /// Begins with the first portion at offset `at`.
+    fn from(at: u64) -> Turns {
+        Turns { state: Mutex::new(Turn { index: 0, at, failed: false }), turned: Condvar::new() }
+    }
+
+    /// Waits for the turn of a portion, and returns its place. The next one comes `bytes` behind.
+    fn take(&self, index: usize, bytes: u64) -> Result<u64> {
+        let mut state = self.state.lock();
+        while state.index != index {
+            if state.failed {
+                return Err(Error::new(ErrorKind::Interrupted, "write", "the bytes before it were not written"));
+            }
+            state = self.turned.wait(state);
+        }
+        let at = state.at;
+        (state.index, state.at) = (index + 1, at + bytes);
+        self.turned.notify_all();
+        Ok(at)
+    }
+
+    /// Wakes the lanes that wait for a portion that will not come.
+    fn fail(&self) {
+        self.state.lock().failed = true;
+        self.turned.notify_all();
+    }
+}

@@ -1,0 +1,149 @@
+//! Whether a job is distributed or merged, and why.
+
+use std::time::Instant;
+
+use datapipes_core::Result;
+
+use super::plan::{Facts, MIN_BLOCK, Shape};
+use super::splitters::{greatest_share, sample, splitters};
+use super::stripes::{Source, open_all, refuse_unseekable};
+use crate::engine::Engine;
+use crate::input::Input;
+use crate::memory::blocks::BlockPool;
+use crate::merging::merge::MIN_BUFFER;
+use crate::records::layout::Layout;
+use crate::records::tally::Tally;
+use crate::report::{MethodReport, Phase, SortReport};
+use crate::runs::spill::Spill;
+use crate::sink::Sink;
+
+/// How an input that does not fit the memory is sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SortMethod {
+    /// By the method that is likely to take less time. At present that is merging: distribution
+    /// took 23% less of the processor and 9% more time where the disk was the limit
+    /// (`benchmarks/results/2026-11-23-sort-distribution.md`).
+    #[default]
+    Auto,
+    /// By sorted runs, and merging them.
+    Merge,
+    /// By buckets, each of which is sorted once, wherever that is possible.
+    Distribution,
+}
+
+/// Why a job that leaves the choice open is merged.
+const COSTS_THE_DISK_MORE: &str = "distribution takes less of the processor, but more time of the disk";
+
+/// The outcome of trying to distribute.
+pub(crate) enum Attempt {
+    /// The output is written.
+    Done { read: Tally, written: Tally, dropped: Tally },
+    /// The inputs are to be merged; nothing was read of them.
+    Merge(Vec<Input>),
+}
+
+/// A distribution that is possible.
+struct Distribution {
+    record: usize,
+    sources: Vec<Source>,
+    shape: Shape,
+    splitters: Vec<u64>,
+}
+
+impl<L: Layout> Engine<'_, L> {
+    /// Sorts the inputs by distribution, if the job asks for it and it is possible.
+    pub(crate) fn try_distribution(
+        &self,
+        inputs: Vec<Input>,
+        blocks: &BlockPool,
+        sink: &Sink<'_>,
+        spill: &Spill<'_>,
+        report: &mut SortReport,
+    ) -> Result<Attempt> {
+        if self.fits {
+            report.method = MethodReport::new("memory", "the input fits");
+            return Ok(Attempt::Merge(inputs));
+        }
+        let shape = match self.shape(&inputs, spill, report) {
+            Ok(shape) => shape,
+            Err(why) => {
+                report.method = MethodReport::new("merge", why);
+                return Ok(Attempt::Merge(inputs));
+            }
+        };
+        let started = Instant::now();
+        let Distribution { record, sources, shape, splitters } = match self.prepare(inputs, shape)? {
+            Ok(distribution) => distribution,
+            Err((inputs, why)) => {
+                report.method = MethodReport::new("merge", why);
+                return Ok(Attempt::Merge(inputs));
+            }
+        };
+        report.method = MethodReport::new("distribution", "each record is sorted once");
+        report.method.buckets = splitters.len() as u64 + 1;
+        let (buckets, read) = self.distribute(record, &shape, &sources, &splitters, spill)?;
+        report.phases.push(Phase { name: "distribute", seconds: started.elapsed().as_secs_f64() });
+        let started = Instant::now();
+        let (written, dropped) = self.write_buckets(record, &shape, &buckets, blocks, (sink, spill), report)?;
+        report.phases.push(Phase { name: "buckets", seconds: started.elapsed().as_secs_f64() });
+        Ok(Attempt::Done { read, written, dropped })
+    }
+
+    /// How this job would be distributed, or why it is not.
+    fn shape(&self, inputs: &[Input], spill: &Spill<'_>, report: &SortReport) -> Result<Shape, String> {
+        let Some(record) = self.layout.fixed_len() else {
+            return Err("records differ in length".to_owned());
+        };
+        if self.layout.numbers().is_some() {
+            return Err("numbers are merged in cache".to_owned());
+        }
+        match self.settings.method {
+            SortMethod::Auto => return Err(COSTS_THE_DISK_MORE.to_owned()),
+            SortMethod::Merge => return Err("the job asks for it".to_owned()),
+            SortMethod::Distribution => {}
+        }
+        if spill.compressor.is_some() {
+            return Err("a program compresses the runs".to_owned());
+        }
+        let Some(total) = self.total else { return Err("the length of the input is not known".to_owned()) };
+        refuse_unseekable(inputs, record)?;
+        let (at, len) = self.budget.whole();
+        let facts = Facts {
+            total,
+            record,
+            memory: len.min(self.budget.pool - at),
+            threads: self.budget.threads,
+            fan_in: self.budget.arenas() / (2 * MIN_BUFFER.max(self.budget.grain)),
+            l2: usize::try_from(self.machine.l2_size()).unwrap_or(0).max(64 << 10),
+            least_block: MIN_BLOCK,
+        };
+        let shape = Shape::choose(facts)?;
+        let free: Option<u64> = report.plan.places.iter().map(|(_, free)| *free).sum();
+        if free.is_some_and(|free| free < shape.spill_bytes(total) + total) {
+            return Err("the places have too little room for buckets that grow in extents".to_owned());
+        }
+        Ok(shape)
+    }
+
+    /// Opens the inputs and samples them. Gives them back if they cannot be distributed after all.
+    fn prepare(&self, inputs: Vec<Input>, shape: Shape) -> Result<Result<Distribution, (Vec<Input>, String)>> {
+        let record = self.layout.fixed_len().unwrap_or(1);
+        let sources = match open_all(inputs, record)? {
+            Ok(sources) => sources,
+            Err(inputs) => return Ok(Err((inputs, "an input is not what it seemed to be".to_owned()))),
+        };
+        let total: u64 = sources.iter().map(|s| s.len).sum();
+        let memory = (&self.memory, self.budget.arenas_at);
+        let watch = (self.control, &self.movements);
+        let sample = sample(self.layout, record, self.machine, memory, &sources, &shape, watch)?;
+        let share = greatest_share(&sample);
+        if !self.layout.prefix_decides() && share * total as f64 > shape.portion as f64 {
+            let why = format!("{:.0}% of the keys begin alike", 100.0 * share);
+            let inputs = sources.into_iter().map(|s| Input::File { ssd: s.ssd, from: s.from }).collect();
+            return Ok(Err((inputs, why)));
+        }
+        let splitters = splitters(&sample, shape.buckets);
+        Ok(Ok(Distribution { record, sources, shape, splitters }))
+    }
+}

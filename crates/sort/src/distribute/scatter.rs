@@ -1,0 +1,295 @@
+//! One pass over the input: each record goes to its bucket, and buckets go to the spill.
+//!
+//! ```text
+//! record --copy--> buffer (W bytes, in L2) --past the caches--> block (B bytes) --pipe--> spill
+//! ```
+//! Blocks are summed while their bytes are in the buffer, so they are not read again before they
+//! are written.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crc32fast::Hasher;
+use datapipes_core::locks::Mutex;
+use datapipes_core::{LeaseMut, Pipe, Result};
+
+use super::buckets::{Bucket, Stripe};
+use super::classify::Classifier;
+use super::extents::Extents;
+use super::plan::{CHUNKS, Shape};
+use super::stripes::{Chunks, Source, StripeReader, cuts, ranges};
+use crate::control::{Control, count};
+use crate::engine::Engine;
+use crate::memory::blocks::{ALIGN, Block, BlockPool};
+use crate::memory::parallel::run_on_threads;
+use crate::memory::streaming::{copy_past_caches, fence};
+use crate::records::layout::Layout;
+use crate::records::tally::Tally;
+use crate::report::MovementRole;
+use crate::runs::spill::Spill;
+
+/// Records that are classified together. They and their keys stay in the first-level cache.
+const BATCH: usize = 128;
+
+/// Where the parts of the memory begin, while the input is distributed.
+struct Division {
+    chunks: usize,
+    buffers: usize,
+    blocks: usize,
+}
+
+impl Division {
+    fn of(shape: &Shape, at: usize) -> Division {
+        let chunks = at.next_multiple_of(ALIGN);
+        let buffers = chunks + shape.threads * shape.chunks_len();
+        Division { chunks, buffers, blocks: buffers + shape.threads * shape.buckets * shape.buffer }
+    }
+}
+
+impl<L: Layout> Engine<'_, L> {
+    /// Distributes all records over buckets in the spill. Returns these, and what was read.
+    pub(super) fn distribute(
+        &self,
+        record: usize,
+        shape: &Shape,
+        sources: &[Source],
+        splitters: &[u64],
+        spill: &Spill<'_>,
+    ) -> Result<(Vec<Bucket>, Tally)> {
+        let division = Division::of(shape, self.budget.arenas_at);
+        let count = shape.threads * shape.buckets + shape.spare_blocks;
+        let blocks = BlockPool::new(&self.memory, division.blocks, shape.block, count);
+        let pipe = self.machine.connect(&self.memory, &spill.staging()?)?;
+        let classifier = Classifier::new(splitters);
+        let cuts = cuts(sources.iter().map(|s| s.len).sum(), record, shape.threads);
+        let extents = Extents::new(spill, shape.extent, shape.reservation);
+        let failed = AtomicBool::new(false);
+        let done = Mutex::new((Ok(()), Tally::default(), Vec::with_capacity(shape.threads)));
+        run_on_threads(shape.threads, |t| {
+            let chunks = Chunks {
+                at: division.chunks + t * shape.chunks_len(),
+                count: CHUNKS,
+                len: shape.chunk,
+                headroom: shape.headroom,
+            };
+            let stripe = ranges(sources, cuts[t], cuts[t + 1]);
+            let reader = StripeReader::new(self.machine, &self.memory, sources, stripe, record, chunks);
+            let buffers = (division.buffers + t * shape.buckets * shape.buffer, splitters.len() + 1);
+            let outcome = self.scatter_stripe(record, reader, &classifier, &failed, || {
+                Scatter::new(
+                    self,
+                    shape,
+                    buffers,
+                    SpillTarget { blocks: &blocks, pipe: &pipe, extents: &extents, control: self.control },
+                )
+            });
+            let mut done = done.lock();
+            match outcome {
+                Ok((tally, stripes)) => {
+                    done.1.join(tally);
+                    done.2.push((t, stripes));
+                }
+                Err(e) => {
+                    failed.store(true, Relaxed);
+                    if done.0.is_ok() {
+                        done.0 = Err(e);
+                    }
+                }
+            }
+        });
+        let drained = blocks.drain();
+        self.movements.keep(MovementRole::Spill, pipe);
+        let (result, tally, mut stripes) = done.into_inner();
+        result?;
+        drained?;
+        extents.finish()?;
+        stripes.sort_by_key(|(t, _)| *t);
+        Ok((buckets(splitters, stripes.into_iter().map(|(_, stripes)| stripes)), tally))
+    }
+
+    /// Distributes one thread's stripe. Returns what was read, and its part of each bucket.
+    fn scatter_stripe<'s>(
+        &'s self,
+        record: usize,
+        mut reader: StripeReader<'_>,
+        classifier: &Classifier,
+        failed: &AtomicBool,
+        scatter: impl FnOnce() -> Result<Scatter<'s>>,
+    ) -> Result<(Tally, Vec<Stripe>)> {
+        let mut scatter = scatter()?;
+        let mut tally = Tally::default();
+        let (mut prefixes, mut ids) = ([0_u64; BATCH], [0_u16; BATCH]);
+        while let Some((records, came)) = reader.next()? {
+            self.control.check()?;
+            if failed.load(Relaxed) {
+                break;
+            }
+            count(&self.control.progress.read, came);
+            for batch in records.chunks(BATCH * record) {
+                let batch = batch.chunks_exact(record);
+                let n = batch.len();
+                for (prefix, bytes) in prefixes.iter_mut().zip(batch.clone()) {
+                    tally.add(bytes);
+                    *prefix = self.layout.prefix(bytes);
+                }
+                classifier.classify(&prefixes[..n], &mut ids[..n]);
+                for (bucket, record) in ids.iter().zip(batch) {
+                    scatter.put(usize::from(*bucket), record)?;
+                }
+            }
+        }
+        reader.finish(&self.movements);
+        Ok((tally, scatter.finish()?))
+    }
+}
+
+/// Puts the stripes of all threads together, bucket by bucket.
+fn buckets(splitters: &[u64], threads: impl Iterator<Item = Vec<Stripe>>) -> Vec<Bucket> {
+    let low = std::iter::once(0).chain(splitters.iter().map(|s| s.saturating_add(1)));
+    let high = splitters.iter().copied().chain([u64::MAX]);
+    let mut buckets: Vec<Bucket> = low.zip(high).map(|(low, high)| Bucket { low, high, stripes: Vec::new() }).collect();
+    for stripes in threads {
+        buckets.iter_mut().zip(stripes).for_each(|(bucket, stripe)| bucket.stripes.push(stripe));
+    }
+    buckets
+}
+
+/// The buckets of one thread.
+struct Scatter<'a> {
+    /// The buffers of all buckets, one behind the other.
+    buffers: LeaseMut,
+    buffer: usize,
+    /// The bytes in each buffer.
+    filled: Vec<u32>,
+    writers: Vec<StripeWriter>,
+    target: SpillTarget<'a>,
+}
+
+/// What the writers of one thread share.
+struct SpillTarget<'a> {
+    blocks: &'a BlockPool,
+    pipe: &'a Pipe,
+    extents: &'a Extents<'a>,
+    control: &'a Control,
+}
+
+/// Writes a thread's part of one bucket.
+#[derive(Default)]
+struct StripeWriter {
+    block: Option<Block>,
+    filled: usize,
+    hasher: Hasher,
+    /// The bytes that are left of its last extent.
+    left: u64,
+    stripe: Stripe,
+}
+
+impl<'a> Scatter<'a> {
+    fn new<L: Layout>(
+        engine: &'a Engine<'_, L>,
+        shape: &Shape,
+        (at, count): (usize, usize),
+        target: SpillTarget<'a>,
+    ) -> Result<Scatter<'a>> {
+        let mut writers = Vec::new();
+        writers.resize_with(count, StripeWriter::default);
+        Ok(Scatter {
+            buffers: engine.memory.range(at, count * shape.buffer)?.lease_mut()?,
+            buffer: shape.buffer,
+            filled: vec![0; count],
+            writers,
+            target,
+        })
+    }
+
+    /// Adds a record to a bucket.
+    #[inline]
+    fn put(&mut self, bucket: usize, record: &[u8]) -> Result<()> {
+        let from = self.filled[bucket] as usize;
+        let to = from + record.len();
+        if to < self.buffer {
+            let start = bucket * self.buffer;
+            self.buffers[start + from..start + to].copy_from_slice(record);
+            self.filled[bucket] = to as u32;
+            return Ok(());
+        }
+        self.put_across(bucket, record)
+    }
+
+    /// Adds a record that fills the buffer, and perhaps goes on in the next.
+    fn put_across(&mut self, bucket: usize, mut record: &[u8]) -> Result<()> {
+        let buffer = &mut self.buffers[bucket * self.buffer..][..self.buffer];
+        let mut from = self.filled[bucket] as usize;
+        while !record.is_empty() {
+            let (now, rest) = record.split_at(record.len().min(buffer.len() - from));
+            buffer[from..from + now.len()].copy_from_slice(now);
+            (from, record) = (from + now.len(), rest);
+            if from == buffer.len() {
+                self.writers[bucket].append(buffer, &self.target)?;
+                from = 0;
+            }
+        }
+        self.filled[bucket] = from as u32;
+        Ok(())
+    }
+
+    /// Writes what is left in buffers and blocks.
+    fn finish(mut self) -> Result<Vec<Stripe>> {
+        let mut stripes = Vec::with_capacity(self.writers.len());
+        for (bucket, mut writer) in std::mem::take(&mut self.writers).into_iter().enumerate() {
+            let rest = &self.buffers[bucket * self.buffer..][..self.filled[bucket] as usize];
+            writer.append(rest, &self.target)?;
+            stripes.push(writer.finish(&self.target)?);
+        }
+        Ok(stripes)
+    }
+}
+
+impl StripeWriter {
+    /// Appends a whole buffer; the last one may be shorter. Blocks hold whole buffers.
+    fn append(&mut self, bytes: &[u8], target: &SpillTarget<'_>) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.hasher.update(bytes);
+        let block = match &mut self.block {
+            Some(block) => block,
+            None => self.block.insert(target.blocks.take()?),
+        };
+        copy_past_caches(&mut block.bytes[self.filled..self.filled + bytes.len()], bytes);
+        self.filled += bytes.len();
+        if self.filled == target.blocks.size {
+            self.write(target)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the block.
+    fn write(&mut self, target: &SpillTarget<'_>) -> Result<()> {
+        let Some(mut block) = self.block.take() else { return Ok(()) };
+        target.control.check()?;
+        if self.left == 0 {
+            self.stripe.extents.push(target.extents.take()?);
+            self.left = target.extents.each();
+        }
+        let extent = self.stripe.extents.last().copied().unwrap_or_default();
+        let len = self.filled.next_multiple_of(ALIGN);
+        block.bytes[self.filled..len].fill(0);
+        fence();
+        target.blocks.write(target.pipe, block, 0, len, extent + target.extents.each() - self.left)?;
+        self.stripe.sums.push(std::mem::take(&mut self.hasher).finalize());
+        self.stripe.len += self.filled as u64;
+        count(&target.control.progress.spilled, self.filled as u64);
+        self.left -= target.blocks.size as u64;
+        self.filled = 0;
+        Ok(())
+    }
+
+    /// Writes the last block, and frees what is left of the last extent.
+    fn finish(mut self, target: &SpillTarget<'_>) -> Result<Stripe> {
+        self.write(target)?;
+        if let (Some(extent), true) = (self.stripe.extents.last(), self.left > 0) {
+            target.extents.free_end(*extent, self.left)?;
+        }
+        Ok(self.stripe)
+    }
+}
