@@ -1,7 +1,8 @@
 //! Any span, through every flavor and between places of every kind, is refused with nothing
 //! changed, or carried out exactly.
 //!
-//! Numbers are random and extreme, from a seed (`DATAPIPES_SEED`); a model says what each span must do.
+//! Numbers are random and extreme, from a seed (`DATAPIPES_SEED`); a model says what each span must
+//! do.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -205,7 +205,7 @@ mod tests {
         assert!(threads * (shape.chunks_len() + buckets * buffer) + blocks <= facts.memory, "{shape:?} in {facts:?}");
         let lane = 2 * shape.loaded_len() + shape.entries_len(facts.record);
         assert!(shape.lanes * lane <= facts.memory, "{shape:?} in {facts:?}");
-        assert!(block % buffer == 0 && block % ALIGN == 0 && shape.extent % block as u64 == 0, "{shape:?}");
+        assert!(block % buffer == 0 && block % ALIGN == 0 && shape.extent.is_multiple_of(block as u64), "{shape:?}");
         assert!(buffer * buckets <= facts.l2 / 2, "{shape:?}");
         // A bucket may be twice the mean.
         assert!(2 * facts.total / buckets as u64 <= shape.portion as u64, "{shape:?} in {facts:?}");

@@ -48,7 +48,7 @@ mod tests {
         let from: Vec<u8> = (0..200).collect();
         for start in 0..20 {
             for len in 0..100 {
-                let mut to = vec![0xff; 200];
+                let mut to = [0xff; 200];
                 copy_past_caches(&mut to[start..start + len], &from[7..7 + len]);
                 fence();
                 assert_eq!(to[start..start + len], from[7..7 + len]);

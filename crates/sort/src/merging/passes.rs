@@ -83,8 +83,8 @@ impl<L: Layout> Engine<'_, L> {
         check_space(&places, sink.room()?, self.space(total, true))?;
         let mut report = self.report();
         let blocks = BlockPool::new(&self.memory, 0, self.budget.block, self.budget.blocks);
-        // Inputs that are not in order after all give the same bytes as with GNU sort, which compares
-        // the first lines that are left. Codes would not.
+        // Inputs that are not in order after all give the same bytes as with GNU sort, which
+        // compares the first lines that are left. Codes would not.
         let merger = self.merger(&blocks, true, false);
         let passes = Passes { engine: self, merger, blocks: &blocks, spill: &spill };
         let (inputs, twice) = passes.spill_overwritten_inputs(inputs, &sink)?;

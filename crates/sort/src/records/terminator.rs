@@ -56,8 +56,8 @@ fn matches(wanted: u8, bytes: &[u8; WINDOW]) -> u64 {
         use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
         let (quarters, _) = bytes.as_chunks::<16>();
         quarters.iter().rev().fold(0, |found, quarter| {
-            // SAFETY: every x86-64 processor has SSE2. The load takes the 16 bytes of the array, and
-            // needs no alignment.
+            // SAFETY: every x86-64 processor has SSE2. The load takes the 16 bytes of the array,
+            // and needs no alignment.
             let equal = unsafe {
                 let loaded = _mm_loadu_si128(quarter.as_ptr().cast());
                 _mm_movemask_epi8(_mm_cmpeq_epi8(loaded, _mm_set1_epi8(wanted.cast_signed())))

@@ -76,8 +76,8 @@ impl Slices {
         slices
     }
 
-    /// Returns the buffer that holds `len` bytes at `region_at`, if there is one, and registers it if
-    /// that pays.
+    /// Returns the buffer that holds `len` bytes at `region_at`, if there is one, and registers it
+    /// if that pays.
     pub(crate) fn lookup(&mut self, ring: &IoUring, region_at: usize, len: usize, calls: &AtomicU64) -> Option<u16> {
         let slice = region_at.checked_div(self.slice_bytes)?;
         let generation = self.memory.region().generation();
