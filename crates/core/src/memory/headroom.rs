@@ -123,6 +123,12 @@ pub(super) fn short(len: usize, room: &MemoryHeadroom) -> Error {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, fstat, memfd_create};
+
     use super::*;
 
     #[test]
@@ -156,17 +162,6 @@ mod tests {
             }
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use std::os::fd::AsFd;
-
-    use rustix::fs::{MemfdFlags, fstat, memfd_create};
-
-    use super::*;
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no memfd")]
