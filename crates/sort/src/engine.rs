@@ -9,7 +9,6 @@ use datapipes_core::{
 };
 
 use crate::control::Control;
-use crate::distribute::SortMethod;
 use crate::input::Input;
 use crate::memory::blocks::OrderedStream;
 use crate::memory::budget::{Budget, MIN_MEMORY, address_space};
@@ -19,6 +18,7 @@ use crate::records::layout::Layout;
 use crate::report::{MethodReport, Movements, Phase, SortReport, SpacePlan};
 use crate::runs::spill::Spill;
 use crate::sink::Sink;
+use crate::sort_method::SortMethod;
 use crate::space::Space;
 
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace};
 
 use crate::control::Control;
-use crate::distribute::{Attempt, SortMethod};
+use crate::distribute::Attempt;
 use crate::engine::{Engine, Settings, Work};
 use crate::form::phase::FormedRuns;
 use crate::input::Input;
@@ -21,6 +21,7 @@ use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::report::SortReport;
 use crate::runs::spill::Spill;
 use crate::sink::Sink;
+use crate::sort_method::SortMethod;
 use crate::space::check_space;
 use crate::text::TextOrder;
 

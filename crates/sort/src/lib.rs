@@ -28,14 +28,15 @@ mod records;
 mod report;
 mod runs;
 mod sink;
+mod sort_method;
 mod space;
 pub mod text;
 
 pub use control::{Control, SortProgress};
-pub use distribute::SortMethod;
 pub use input::Input;
 pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
 pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;
 pub use report::{MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};
+pub use sort_method::SortMethod;

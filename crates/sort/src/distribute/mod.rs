@@ -42,4 +42,3 @@ mod stripes;
 mod tests;
 
 pub(crate) use method::Attempt;
-pub use method::SortMethod;

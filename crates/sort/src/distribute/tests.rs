@@ -4,8 +4,8 @@ use datapipes_core::topology::Topology;
 use datapipes_core::{Machine, StagePlace};
 use datapipes_testkit::{Random, TempFolder, seed};
 
-use super::SortMethod;
 use super::splitters::places;
+use crate::sort_method::SortMethod;
 use crate::{Input, MIN_MEMORY, Output, RecordFormat, SortJob, SortReport};
 
 const RECORD: usize = 100;

@@ -1,20 +1,27 @@
 //! Copying records that are mostly short.
 
-/// The bytes that are copied for a shorter record: eight registers.
-const WIDE: usize = 128;
+/// The bytes of a cache line, which are copied without looking at the length.
+const LINE: usize = 64;
+/// The longest record that is copied as one or two lines.
+const WIDE: usize = 2 * LINE;
 
 /// Copies the first `len` bytes of `from` to `to`, from `at` on, if there is room. It may also
 /// change bytes behind them. Returns whether there was room.
 ///
-/// A short record is copied as if it were longer, because the branches of a copy of just its length
-/// are mispredicted, and cost more.
+/// A short record is copied as one line or two that overlap: the branches of a copy of just its
+/// length are mispredicted. No line of memory is read that a copy of one line would not touch: a
+/// copy of two lines whatever the length waited for lines that nobody had prefetched, and took 15%
+/// of the processor time of sorting lines of 60 bytes.
 #[inline]
 pub(crate) fn copy_record(to: &mut [u8], at: usize, from: &[u8], len: usize) -> bool {
     if len <= WIDE
         && let Some(from) = from.first_chunk::<WIDE>()
         && let Some(to) = to.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<WIDE>)
     {
-        *to = *from;
+        to[..LINE].copy_from_slice(&from[..LINE]);
+        if len > LINE {
+            to[len - LINE..len].copy_from_slice(&from[len - LINE..len]);
+        }
         return true;
     }
     match (to.get_mut(at..at + len), from.get(..len)) {
