@@ -295,7 +295,7 @@ impl RuntimePipe {
     }
 
     /// Returns when no transfer of this pipe is under way; within what carries out one, as
-    /// [`Runtime::drain`].
+    /// [`Runtime::drain`](crate::runtime::Runtime::drain).
     pub fn drain(&self) {
         if self.is_here() {
             self.state.drain();
