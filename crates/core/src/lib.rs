@@ -8,6 +8,7 @@
 //! | [`setters`](crate) | what is asked: setters of option structs |
 //! | [`error`](Error) | what went wrong, and what the caller can do about it |
 //! | [`process`] | the process to which a value belongs, across a fork |
+//! | [`file_lock`] | locks on open files |
 //! | [`guard`] | calls of foreign code |
 //! | [`threads`] | starting threads, which the kernel may refuse |
 //! | [`control_group`] | control groups that limit processes |
@@ -38,6 +39,8 @@ pub mod backend;
 pub mod control_group;
 pub mod descriptor;
 mod error;
+#[doc(hidden)] // For the other crates of Data Pipes.
+pub mod file_lock;
 pub mod graph;
 pub mod guard;
 pub mod locator;

@@ -53,6 +53,7 @@ fn modules_of_the_core_import_only_those_before_them() {
         "setters",
         "error",
         "process",
+        "file_lock",
         "guard",
         "threads",
         "control_group",

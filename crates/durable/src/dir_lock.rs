@@ -8,7 +8,7 @@ use std::fs::{File, Metadata, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use datapipes_core::process::OwningProcess;
+use datapipes_core::file_lock::FileLock;
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::fs::AtFlags;
 
@@ -22,24 +22,23 @@ const LOOKS: usize = 16;
 /// ended too, because they share the open file.
 #[derive(Debug)]
 pub(crate) struct DirLock {
-    file: File,
+    lock: FileLock,
     /// The path that was locked.
     path: PathBuf,
-    owner: OwningProcess,
 }
 
 impl DirLock {
     /// Locks a folder, or returns `Busy` if another writer has it.
     pub(crate) fn of(folder: &Path) -> Result<DirLock> {
         match lock(folder, &|| File::open(folder)) {
-            Ok(file) => Ok(DirLock::held(file, folder)),
+            Ok(lock) => Ok(DirLock::held(lock, folder)),
             Err(TryLockError::Error(e)) if locks_no_folders(&e) => DirLock::by_file(folder),
             Err(e) => Err(refusal(folder, folder, e)),
         }
     }
 
-    fn held(file: File, path: &Path) -> DirLock {
-        DirLock { file, path: path.to_owned(), owner: OwningProcess::here() }
+    fn held(lock: FileLock, path: &Path) -> DirLock {
+        DirLock { lock, path: path.to_owned() }
     }
 
     /// Removes a file of the folder. On file systems that lock folders this is a file of the locked
@@ -49,7 +48,7 @@ impl DirLock {
         let locks_folder = self.path.file_name().is_none_or(|name| name != NAME);
         let removed = match path.file_name() {
             Some(name) if locks_folder => {
-                rustix::fs::unlinkat(&self.file, name, AtFlags::empty()).map_err(std::io::Error::from)
+                rustix::fs::unlinkat(self.lock.file(), name, AtFlags::empty()).map_err(std::io::Error::from)
             }
             _ => std::fs::remove_file(path),
         };
@@ -63,7 +62,7 @@ impl DirLock {
     /// `NotFound` if it does not; errors of `stat`.
     pub(crate) fn check(&self) -> Result<()> {
         let fail = |e: std::io::Error| Error::io("look at", e, self.path.display().to_string());
-        let ours = self.file.metadata().map_err(fail)?;
+        let ours = self.lock.file().metadata().map_err(fail)?;
         match std::fs::metadata(&self.path) {
             Ok(there) if is_same(&there, &ours) => Ok(()),
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fail(e)),
@@ -80,18 +79,17 @@ impl DirLock {
     fn by_file(folder: &Path) -> Result<DirLock> {
         let path = folder.join(NAME);
         let open = || File::options().create(true).append(true).open(&path);
-        lock(&path, &open).map(|file| DirLock::held(file, &path)).map_err(|e| refusal(folder, &path, e))
+        lock(&path, &open).map(|lock| DirLock::held(lock, &path)).map_err(|e| refusal(folder, &path, e))
     }
 }
 
 /// Opens and locks the file of this path, and checks that the path still leads to it then.
-fn lock(path: &Path, open: &dyn Fn() -> std::io::Result<File>) -> Result<File, TryLockError> {
+fn lock(path: &Path, open: &dyn Fn() -> std::io::Result<File>) -> Result<FileLock, TryLockError> {
     for _ in 0..LOOKS {
-        let file = open().map_err(TryLockError::Error)?;
-        file.try_lock()?;
-        let ours = file.metadata().map_err(TryLockError::Error)?;
+        let lock = FileLock::take(open().map_err(TryLockError::Error)?)?;
+        let ours = lock.file().metadata().map_err(TryLockError::Error)?;
         match std::fs::metadata(path) {
-            Ok(there) if is_same(&there, &ours) => return Ok(file),
+            Ok(there) if is_same(&there, &ours) => return Ok(lock),
             Ok(_) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(TryLockError::Error(e)),
@@ -166,16 +164,6 @@ fn has_lock(pid: u32, place: &str) -> bool {
     let mut texts = descriptors.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default());
     let is_lock = |line: &str| line.starts_with("lock:") && line.contains(" FLOCK ") && line.contains(place);
     texts.any(|text| text.lines().any(is_lock))
-}
-
-impl Drop for DirLock {
-    fn drop(&mut self) {
-        // Children share the open file and with it the lock. It is unlocked here, even if they live
-        // on; a child that ends does not unlock it.
-        if self.owner.is_here() {
-            let _ = self.file.unlock();
-        }
-    }
 }
 
 /// Creates a folder and its parents durably: each new name is synced in its parent.

@@ -4,12 +4,14 @@
 //! first client.
 #![allow(unsafe_code)]
 
+use std::fs::TryLockError;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use datapipes_core::descriptor::passing;
+use datapipes_core::file_lock::FileLock;
 use datapipes_core::{Error, ErrorKind, Result};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
@@ -28,7 +30,7 @@ pub struct Listener {
     pub(in crate::server) may_carry: bool,
     path: Option<PathBuf>,
     /// Held while we serve the path.
-    _lock: Option<OwnedFd>,
+    _lock: Option<FileLock>,
 }
 
 impl Listener {
@@ -150,16 +152,15 @@ fn served(path: &Path) -> Error {
         .with_advice("one coordinator serves a machine: use it, or stop it first")
 }
 
-/// Takes the right to serve a path, until the descriptor is closed.
-fn lock(path: &Path) -> Result<OwnedFd> {
+/// Takes the right to serve a path.
+fn lock(path: &Path) -> Result<FileLock> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let fail = |e: Errno| Error::os("listen", e.raw_os_error(), Path::new(&name).display().to_string());
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(&name, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(served(path)),
-        Err(e) => Err(fail(e)),
-    }
+    FileLock::take(file.into()).map_err(|e| match e {
+        TryLockError::WouldBlock => served(path),
+        TryLockError::Error(e) => Error::io("listen", e, Path::new(&name).display().to_string()),
+    })
 }
