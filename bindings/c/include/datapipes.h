@@ -1,0 +1,1009 @@
+/* Data Pipes: declare where data is, connect two places, transfer. The library picks the way and
+ * says why. docs/c.md has the first program.
+ *
+ * Handles (dp_place, dp_pipe, ...) are numbers in structs: pass them by value. A handle that was
+ * closed is refused with DP_INVALID_INPUT, also if it is closed twice or while another thread uses
+ * it. A function that fails returns a dp_error whose id is not 0; close it with dp_error_close. What
+ * it would have given through pointers is then not written, unless its comment says so.
+ *
+ * Texts end with NUL and are UTF-8; paths may be any bytes. Functions that copy texts cut them to
+ * the capacity, as snprintf does, and give the whole length without the NUL.
+ *
+ * Callbacks must neither throw nor jump out (longjmp): the process would end. In a child made by
+ * fork, objects of the parent are refused with DP_FORKED; closing them is allowed.
+ *
+ * This file is generated from the Rust sources: `UPDATE_HEADER=1 cargo test -p datapipes-c --test header`.
+ */
+
+
+#ifndef DATAPIPES_H
+#define DATAPIPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The version of the interface: it grows when functions are added, and the first part changes
+// when programs must be compiled anew. Struct arguments begin with their size, so that they can
+// grow without that.
+#define DP_ABI_VERSION 1
+
+// What can be done about an error. The numbers are stable; new ones are added at the end. A
+// completion that is read from a descriptor has the same numbers.
+typedef enum {
+  // No error.
+  DP_OK = 0,
+  // The arguments make no sense: change them. Also a handle that was closed.
+  DP_INVALID_INPUT = 1,
+  // The span lies outside the place.
+  DP_OUT_OF_RANGE = 2,
+  // Offset, length or address do not meet an alignment that was required.
+  DP_MISALIGNED = 3,
+  // The bytes are leased to another operation, or a queue is full: wait and try again.
+  DP_BUSY = 4,
+  // No route serves the pair under the constraints.
+  DP_UNSUPPORTED = 5,
+  // The machine lacks something or refused it.
+  DP_UNAVAILABLE = 6,
+  // The named file or device does not exist.
+  DP_NOT_FOUND = 7,
+  // The process lacks the permission.
+  DP_PERMISSION_DENIED = 8,
+  // The place is full.
+  DP_NO_SPACE = 9,
+  // Memory could not be allocated, or a budget does not suffice.
+  DP_OUT_OF_MEMORY = 10,
+  // The source ended before the span did.
+  DP_END_OF_FILE = 11,
+  // The device failed.
+  DP_DEVICE = 12,
+  // A signal or the caller stopped the operation.
+  DP_INTERRUPTED = 13,
+  // Bytes are wrong: a checksum or an order does not match.
+  DP_CORRUPT = 14,
+  // Any other refusal by the operating system.
+  DP_SYSTEM = 15,
+  // The object was made by the parent of this forked process.
+  DP_FORKED = 16,
+  // Code that the library called panicked, or the library did.
+  DP_PANICKED = 17,
+} dp_error_kind;
+
+// How a text about something is written.
+typedef enum {
+  // For people.
+  DP_TEXT = 0,
+  // For programs.
+  DP_JSON = 1,
+} dp_format;
+
+// How a file is opened.
+typedef enum {
+  // An existing file, for reading.
+  DP_READ = 0,
+  // An existing file, for reading and writing.
+  DP_READ_WRITE = 1,
+  // A new file or an existing one, which is emptied, for reading and writing.
+  DP_CREATE = 2,
+  // A file that must not exist yet, for reading and writing.
+  DP_CREATE_NEW = 3,
+  // A file without a name in this folder, which the kernel frees with its last user.
+  DP_UNLINKED = 4,
+} dp_open_mode;
+
+// Whether transfers go past the page cache.
+typedef enum {
+  // Decided at connect, by residency and size.
+  DP_AUTO = 0,
+  // Past the page cache; connecting fails where the file system cannot.
+  DP_DIRECT = 1,
+  // Through the page cache.
+  DP_CACHED = 2,
+} dp_access;
+
+// The class of a pipe, which decides the order of transfers.
+typedef enum {
+  // Between the two others.
+  DP_NORMAL = 0,
+  // Short transfers that somebody waits for.
+  DP_LATENCY = 1,
+  // What nobody waits for.
+  DP_BULK = 2,
+} dp_class;
+
+// The kind of records that are sorted.
+typedef enum {
+  // Lines in the order of GNU sort's options, in the C locale.
+  DP_LINES = 0,
+  // Binary records of one length, in the order of their keys' bytes.
+  DP_RECORDS = 1,
+  // Little-endian unsigned numbers of 32 bits.
+  DP_U32 = 2,
+  // Little-endian unsigned numbers of 64 bits.
+  DP_U64 = 3,
+  // Little-endian numbers of 64 bits in two's complement.
+  DP_I64 = 4,
+  // IEEE 754 doubles, in their total order.
+  DP_F64 = 5,
+} dp_record_kind;
+
+// One item on its way through a graph, while a function of the caller's is called for it.
+typedef struct dp_item dp_item;
+
+// An error; `id` is 0 for success. An error that is not 0 belongs to the caller, who closes it
+// with `dp_error_close`. Any thread may use it.
+typedef struct {
+  // The handle, 0 for success.
+  uint64_t id;
+} dp_error;
+
+// The machine as it was discovered. It belongs to the caller, who closes it with
+// `dp_machine_close`. Any thread may use it.
+typedef struct {
+  uint64_t id;
+} dp_machine;
+
+// A place where bytes are. It belongs to the caller, who closes it with `dp_place_close`; pipes
+// keep what they need. Any thread may use it.
+typedef struct {
+  uint64_t id;
+} dp_place;
+
+// The settings of a cache. Set `size` to `sizeof(dp_cache_options)` and the rest to zero, or pass
+// NULL, for the defaults.
+typedef struct {
+  // `sizeof(dp_cache_options)`.
+  uint32_t size;
+  // Requests that one thread has outstanding at the device; 0 for the default.
+  uint32_t depth;
+  // The memory budget in bytes, for everything; 0 for 64 MiB; at least 2 MiB.
+  uint64_t budget;
+  // Reads of more bytes than this from one page use the block path; 0 for the default.
+  uint64_t large;
+  // The policy by name ("adaptive", ...), or NULL for the default.
+  const char *policy;
+} dp_cache_options;
+
+// A cache of bytes in front of a file. It belongs to the caller, who closes it with
+// `dp_cache_close`. Any number of threads may use it at once.
+typedef struct {
+  uint64_t id;
+} dp_cache;
+
+// A region of a checkpoint: a name and the memory that it is saved from or restored into.
+typedef struct {
+  const char *name;
+  dp_place memory;
+} dp_region;
+
+// A pipe that is a file descriptor. It belongs to the caller, who closes it with
+// `dp_pipe_fd_close`. Any number of threads may use it at once.
+typedef struct {
+  uint64_t id;
+} dp_pipe_fd;
+
+// A runtime: it carries out the transfers of many pipes. It belongs to the caller, who closes it
+// with `dp_runtime_close`. Any thread may use it.
+typedef struct {
+  uint64_t id;
+} dp_runtime;
+
+// What a route must meet. Set `size` to `sizeof(dp_constraints)` and the rest to zero, or pass
+// NULL, for no demands.
+typedef struct {
+  // `sizeof(dp_constraints)`.
+  uint32_t size;
+  // Not 0: the bytes are moved without loads and stores of a core.
+  uint32_t require_offload;
+  // Not 0: the bytes do not go through the page cache.
+  uint32_t bypass_page_cache;
+  // Not 0: the bytes do not displace what is in the processor's caches.
+  uint32_t bypass_processor_cache;
+  // The least estimated rate in bytes per second; 0 for none.
+  double at_least;
+  // The length of a typical transfer in bytes; 0 for the default, 1 MiB.
+  uint64_t typical_length;
+  // Requests kept outstanding on a device; 0 for what the device allows.
+  uint32_t queue_depth;
+  // Bytes of one request; 0 for what the device allows.
+  uint32_t request_bytes;
+  // Not 0: the pipe's requests go before those of others at the device, where the kernel allows.
+  uint32_t urgent;
+  // Not used; 0.
+  uint32_t reserved;
+  // The primitives that are allowed, separated by commas; NULL for all.
+  const char *only;
+  // The primitives that are not allowed, separated by commas; NULL for none.
+  const char *deny;
+} dp_constraints;
+
+// What a pipe asks of its runtime. Set `size` to `sizeof(dp_service)` and the rest to zero, or pass
+// NULL, for the class DP_NORMAL without rates.
+typedef struct {
+  // `sizeof(dp_service)`.
+  uint32_t size;
+  // A `dp_class`.
+  uint32_t priority;
+  // The rate that is promised while there is work, in bytes per second; 0 for none.
+  double at_least;
+  // The rate that is not exceeded, in bytes per second; 0 for none.
+  double at_most;
+  // Transfers under way, at most; 0 for the runtime's option.
+  uint32_t queue;
+  // Not used; 0.
+  uint32_t reserved;
+} dp_service;
+
+// What a transfer moves: `length` bytes from offset `source` of the source to offset `target` of
+// the target, in bytes.
+typedef struct {
+  uint64_t source;
+  uint64_t target;
+  uint64_t length;
+} dp_span;
+
+// A transfer that is done.
+typedef struct {
+  // The number that `dp_pipe_fd_submit` gave.
+  uint64_t token;
+  // What the pipe's place was called when it was connected.
+  uint64_t place;
+  // Bytes moved.
+  uint64_t bytes;
+  // 0, or the error, which belongs to the caller.
+  dp_error error;
+} dp_completion;
+
+// A graph of stages. It belongs to the caller, who closes it with `dp_graph_close`. One thread at a
+// time declares it; it may be run many times.
+typedef struct {
+  uint64_t id;
+} dp_graph;
+
+// A pipe of a runtime. It belongs to the caller, who closes it with `dp_runtime_pipe_close`. Any
+// number of threads may use it at once.
+typedef struct {
+  uint64_t id;
+} dp_runtime_pipe;
+
+// Gives the span that a stage moves for an item. It may be called by any thread.
+typedef dp_error (*dp_span_of)(const dp_item *item, void *user, dp_span *span);
+
+// Computes for an item. It may be called by several threads at once.
+typedef dp_error (*dp_work)(const dp_item *item, void *user);
+
+// The settings of a log. Set `size` to `sizeof(dp_log_options)` and the rest to zero, or pass NULL,
+// for the defaults.
+typedef struct {
+  // `sizeof(dp_log_options)`.
+  uint32_t size;
+  // Bytes of a batch, a multiple of 4096; 0 for 1 MiB. A record is at most 40 bytes shorter.
+  uint32_t batch_bytes;
+  // Bytes of a new segment, a multiple of 4096; 0 for 32 MiB.
+  uint64_t segment_bytes;
+} dp_log_options;
+
+// A log that is open for appending. It belongs to the caller, who closes it with `dp_log_close`.
+// Any number of threads may append at once.
+typedef struct {
+  uint64_t id;
+} dp_log;
+
+// A reader of a log. It belongs to the caller, who closes it with `dp_log_reader_close`. One thread
+// at a time uses it.
+typedef struct {
+  uint64_t id;
+} dp_log_reader;
+
+// A connection of two places. It belongs to the caller, who closes it with `dp_pipe_close`. Any
+// number of threads may use it at once.
+typedef struct {
+  uint64_t id;
+} dp_pipe;
+
+// A transfer that was started. `dp_transfer_wait` ends it; `dp_transfer_close` forgets it.
+typedef struct {
+  uint64_t id;
+} dp_transfer;
+
+// How memory is allocated. Set `size` to `sizeof(dp_memory_options)` and the rest to zero, or pass
+// NULL, for the defaults.
+typedef struct {
+  // `sizeof(dp_memory_options)`.
+  uint32_t size;
+  // Not 0: ordinary pages instead of huge ones.
+  uint32_t small_pages;
+  // Not 0: pages are not touched now, but by the first transfer.
+  uint32_t no_prefault;
+} dp_memory_options;
+
+// The right to read or write the bytes of a place in memory. It belongs to the caller, who ends it
+// with `dp_lease_close`; the address is valid until then. Any thread may use it.
+typedef struct {
+  uint64_t id;
+} dp_lease;
+
+// How a runtime works. Set `size` to `sizeof(dp_runtime_options)` and the rest to zero, or pass
+// NULL, for the defaults.
+typedef struct {
+  // `sizeof(dp_runtime_options)`.
+  uint32_t size;
+  // Threads that copy between memories, at most.
+  uint32_t copiers;
+  // Threads for routes of two hops and primitives that block, at most.
+  uint32_t blocking;
+  // Transfers that one pipe has under way, at most.
+  uint32_t queue;
+} dp_runtime_options;
+
+// A transfer that a runtime carries out. `dp_future_wait`, `dp_future_cancel` and `dp_future_on_done`
+// end it; `dp_future_close` forgets it.
+typedef struct {
+  uint64_t id;
+} dp_future;
+
+// A function that is told the result of a transfer: 0 or an error, which belongs to the function.
+// It is called once, by a thread of the runtime or by the thread that asked. It may call the
+// library, and must neither throw nor jump out.
+typedef void (*dp_callback)(void *user, dp_error result);
+
+// Is told how far a sort is, about ten times a second, by the thread that called `dp_sort`. The sort
+// stops with DP_INTERRUPTED if it returns anything but 0.
+typedef int32_t (*dp_sort_progress)(void *user,
+                                    uint64_t total,
+                                    uint64_t read,
+                                    uint64_t spilled,
+                                    uint64_t written);
+
+// A sort. Set `size` to `sizeof(dp_sort_options)` and what is not needed to zero.
+typedef struct {
+  // `sizeof(dp_sort_options)`.
+  uint32_t size;
+  // A `dp_record_kind`.
+  uint32_t kind;
+  // Not 0: the order is descending (lines: the letter r).
+  uint32_t reverse;
+  // Not 0: only the first of records with the same key is kept.
+  uint32_t unique;
+  // Records: their length in bytes.
+  uint64_t record_length;
+  // Records: the offset of the key in the record, in bytes.
+  uint64_t key_at;
+  // Records: the length of the key in bytes.
+  uint64_t key_length;
+  // Lines: GNU sort's ordering letters outside of keys ("bdfghiMnRrV"), or NULL.
+  const char *letters;
+  // Lines: keys as GNU sort's -k takes them, separated by blanks ("2,2n 1"), or NULL.
+  const char *keys;
+  // Lines: the byte that separates fields, as -t; 0 for blanks.
+  uint32_t separator;
+  // Lines: not 0 to keep the order of lines with equal keys (-s).
+  uint32_t stable;
+  // Lines: not 0 if lines end with NUL (-z).
+  uint32_t zero_terminated;
+  // Threads; 0 for one a core.
+  uint32_t threads;
+  // All the memory that the sort may use, in bytes; 0 for half of what is available.
+  uint64_t memory_bytes;
+  // Places for what does not fit the memory, such as "/fast,/large:100G"; NULL for the output's
+  // folder.
+  const char *spill;
+  // Is told how far the sort is, or NULL.
+  dp_sort_progress progress;
+  // What `progress` is called with.
+  void *user;
+} dp_sort_options;
+
+// A request as `write(2)` on the descriptor takes it, one a packet. Its answer is a
+// `dp_completion_message`.
+typedef struct {
+  uint64_t token;
+  uint64_t source;
+  uint64_t target;
+  uint64_t length;
+} dp_request_message;
+
+// A completion as `read(2)` on the descriptor gives it, one a packet. The text of the error follows
+// it, up to 1024 bytes in all.
+typedef struct {
+  uint64_t token;
+  uint64_t bytes;
+  uint64_t place;
+  // The operating system's number, or 0.
+  uint32_t errno_number;
+  // A `dp_error_kind`.
+  uint32_t kind;
+} dp_completion_message;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Returns `DP_ABI_VERSION` of the library that is loaded, for comparing it with the header's.
+uint32_t dp_abi_version(void);
+
+// Returns how many handles are open in this process, for tests that search for leaks.
+uint64_t dp_open_handles(void);
+
+// Opens a cache in front of a file.
+//
+// Errors: DP_INVALID_INPUT for a place that is no file, and for settings that make no sense;
+// DP_OUT_OF_MEMORY.
+dp_error dp_cache_open(dp_machine machine,
+                       dp_place file,
+                       const dp_cache_options *options,
+                       dp_cache *cache);
+
+// Reads `len` bytes at `offset` of the file.
+//
+// Errors: DP_END_OF_FILE, DP_DEVICE; DP_BUSY where a write to the same bytes takes too long.
+dp_error dp_cache_read(dp_cache cache, uint64_t offset, void *into, size_t len);
+
+// Reads `count` pieces of `len` bytes at `offsets` of the file, one after the other into `into`,
+// which has `count * len` bytes. `*failed`, if it is not NULL, becomes the index of the piece whose
+// error is returned; the others were read nonetheless.
+//
+// Errors: as `dp_cache_read`, of the first piece that failed.
+dp_error dp_cache_gather(dp_cache cache,
+                         const uint64_t *offsets,
+                         size_t count,
+                         size_t len,
+                         void *into,
+                         size_t *failed);
+
+// Drops what is cached of `len` bytes at `offset`, because they were changed by others.
+dp_error dp_cache_invalidate(dp_cache cache, uint64_t offset, uint64_t len);
+
+// Copies the counters of a cache as JSON, as `snprintf` does; `*len` becomes the whole length.
+dp_error dp_cache_metrics(dp_cache cache, char *text, size_t capacity, size_t *len);
+
+// Ends a cache.
+//
+// Errors: DP_INVALID_INPUT for a cache that was closed.
+dp_error dp_cache_close(dp_cache cache);
+
+// Saves regions as a new checkpoint in a folder. It becomes visible only when all of it is durable.
+// `keep` is how many checkpoints are kept, the new one included; 0 for all. `*number`, if it is not
+// NULL, becomes its number.
+//
+// Errors: DP_BUSY while a region is written to; DP_NO_SPACE. After an error nothing of it is left.
+dp_error dp_checkpoint_save(dp_machine machine,
+                            const char *folder,
+                            const dp_region *regions,
+                            size_t count,
+                            size_t keep,
+                            uint64_t *number);
+
+// Restores regions from a checkpoint; `number` 0 means the newest. `*restored`, if it is not NULL,
+// becomes its number. After an error the contents of the regions are undefined.
+//
+// Errors: DP_NOT_FOUND; DP_INVALID_INPUT for a region of another length; DP_CORRUPT with the region
+// and the offset in it.
+dp_error dp_checkpoint_restore(dp_machine machine,
+                               const char *folder,
+                               uint64_t number,
+                               const dp_region *regions,
+                               size_t count,
+                               uint64_t *restored);
+
+// Gives the length of a region of a checkpoint in bytes; `number` 0 means the newest.
+//
+// Errors: DP_NOT_FOUND.
+dp_error dp_checkpoint_region_length(dp_machine machine,
+                                     const char *folder,
+                                     uint64_t number,
+                                     const char *name,
+                                     uint64_t *len);
+
+// Connects two places by a pipe that is a descriptor, with a runtime of its own.
+//
+// Errors: DP_UNSUPPORTED where there is no route; DP_SYSTEM where there are no descriptors left.
+dp_error dp_connect_fd(dp_machine machine, dp_place source, dp_place target, dp_pipe_fd *pipe);
+
+// Connects two places by a pipe of a runtime that is a descriptor. `place` comes back with its
+// completions; `depth` is how many transfers it takes before it stops being writable, 0 for 64.
+//
+// Errors: as `dp_connect_fd`.
+dp_error dp_runtime_connect_fd(dp_runtime runtime,
+                               dp_place source,
+                               dp_place target,
+                               const dp_constraints *constraints,
+                               const dp_service *service,
+                               uint64_t place,
+                               uint32_t depth,
+                               dp_pipe_fd *pipe);
+
+// Gives the descriptor, for poll, select and epoll: writable when it can take a transfer, readable
+// when one is done. It belongs to the pipe: do not close it.
+dp_error dp_pipe_fd_descriptor(dp_pipe_fd pipe, int32_t *descriptor);
+
+// Starts a transfer; `*token`, if it is not NULL, becomes the number that comes back with its
+// completion.
+//
+// Errors: DP_BUSY while the descriptor is not writable. What starting the transfer meets comes as
+// its completion.
+dp_error dp_pipe_fd_submit(dp_pipe_fd pipe, dp_span span, uint64_t *token);
+
+// Takes a transfer that is done, if there is one; it does not block. `*is_there` becomes 0 or 1.
+//
+// Errors: DP_UNAVAILABLE where the runtime is gone.
+dp_error dp_pipe_fd_complete(dp_pipe_fd pipe, dp_completion *completion, uint32_t *is_there);
+
+// Sleeps until a transfer is done, and takes it.
+//
+// Errors: DP_UNAVAILABLE where the runtime is gone.
+dp_error dp_pipe_fd_complete_wait(dp_pipe_fd pipe, dp_completion *completion);
+
+// Ends a pipe and closes its descriptor.
+//
+// Errors: DP_INVALID_INPUT for a pipe that was closed.
+dp_error dp_pipe_fd_close(dp_pipe_fd pipe);
+
+// Returns what can be done about an error, a `dp_error_kind`.
+uint32_t dp_error_kind_of(dp_error error);
+
+// Returns the operating system's number; 0 if there is none.
+int32_t dp_error_errno(dp_error error);
+
+// Returns the offset in bytes at which it happened; `UINT64_MAX` if it has none.
+uint64_t dp_error_offset(dp_error error);
+
+// Returns how many bytes were moved before the error.
+uint64_t dp_error_bytes_done(dp_error error);
+
+// Returns the whole text of an error, in UTF-8. It is valid until the error is closed.
+const char *dp_error_message(dp_error error);
+
+// Makes an error, for a callback to return. `message` is UTF-8; `kind` is a `dp_error_kind`.
+dp_error dp_error_new(uint32_t kind, const char *message);
+
+// Ends an error. Success (0) is no error and is ignored, and so is an error that was closed.
+void dp_error_close(dp_error error);
+
+// Makes a graph without stages. `name` is for messages.
+dp_error dp_graph_new(const char *name, dp_graph *graph);
+
+// Declares `count` buffers of which an item holds one, numbered from 0; `*set` becomes the number
+// of the set.
+dp_error dp_graph_buffers(dp_graph graph, size_t count, uint32_t *set);
+
+// Declares a stage that moves the span which `span_of(item, user, &span)` gives; `*stage` becomes
+// its number.
+dp_error dp_graph_pipe(dp_graph graph,
+                       const char *name,
+                       dp_runtime_pipe pipe,
+                       dp_span_of span_of,
+                       void *user,
+                       uint32_t *stage);
+
+// Declares a stage that computes by `work(item, user)`; `*stage` becomes its number.
+dp_error dp_graph_compute(dp_graph graph,
+                          const char *name,
+                          dp_work work,
+                          void *user,
+                          uint32_t *stage);
+
+// The stage begins with an item when an earlier stage is done with it.
+//
+// Errors: DP_INVALID_INPUT for a stage that was declared later.
+dp_error dp_graph_after(dp_graph graph, uint32_t stage, uint32_t earlier);
+
+// The stage works with a buffer of a set. The item holds it from its first stage that does to its
+// last.
+dp_error dp_graph_uses(dp_graph graph, uint32_t stage, uint32_t set);
+
+// The stage takes items one at a time, in their order.
+dp_error dp_graph_in_order(dp_graph graph, uint32_t stage);
+
+// Sets how many threads compute, at most; as many as cores are usable if it is not called.
+dp_error dp_graph_threads(dp_graph graph, uint32_t threads);
+
+// Runs `items` items through a graph, on this thread and those of the runtime; returns when all are
+// done, or after the first error. A report is copied as `snprintf` does, if `text` is not NULL;
+// `*len`, if it is not NULL, becomes its whole length. `format` is a `dp_format`.
+//
+// Errors: the first of a transfer or of a function of the caller's.
+dp_error dp_graph_run(dp_runtime runtime,
+                      dp_graph graph,
+                      uint64_t items,
+                      uint32_t format,
+                      char *text,
+                      size_t capacity,
+                      size_t *len);
+
+// Gives the number of an item, from 0.
+uint64_t dp_item_index(const dp_item *item);
+
+// Gives the number of the buffer that an item holds of a set.
+//
+// Errors: DP_INVALID_INPUT where the stage does not use the set.
+dp_error dp_item_buffer(const dp_item *item, uint32_t set, size_t *buffer);
+
+// Ends a graph.
+//
+// Errors: DP_INVALID_INPUT for a graph that was closed.
+dp_error dp_graph_close(dp_graph graph);
+
+// Opens the log in a folder for appending, and makes it if there is none.
+//
+// Errors: DP_BUSY where another writer has it; DP_CORRUPT.
+dp_error dp_log_open(dp_machine machine,
+                     const char *folder,
+                     const dp_log_options *options,
+                     dp_log *log);
+
+// Appends a record. It is durable when a later `dp_log_sync` or `dp_log_append_durable` has returned.
+// `*number`, if it is not NULL, becomes its number.
+//
+// Errors: DP_INVALID_INPUT for a record that is too long; DP_NO_SPACE, DP_DEVICE.
+dp_error dp_log_append(dp_log log,
+                       const void *record,
+                       size_t len,
+                       uint64_t *number);
+
+// Appends a record and returns when it is durable. Records of several threads share a write.
+//
+// Errors: as `dp_log_append`.
+dp_error dp_log_append_durable(dp_log log, const void *record, size_t len, uint64_t *number);
+
+// Returns when all records that were appended before are durable.
+dp_error dp_log_sync(dp_log log);
+
+// Gives up the records before `number`, as far as whole segments hold nothing else.
+dp_error dp_log_release_before(dp_log log, uint64_t number);
+
+// Makes what was appended durable, and ends the log.
+//
+// Errors: DP_BUSY while another thread appends: the log stays open; those of writing.
+dp_error dp_log_close(dp_log log);
+
+// Opens a reader of the log in a folder, from record `from` on; 0 for the first that there is.
+//
+// Errors: DP_NOT_FOUND where there is no log; DP_OUT_OF_RANGE for a record that was released.
+dp_error dp_log_read(dp_machine machine, const char *folder, uint64_t from, dp_log_reader *reader);
+
+// Reads the next record: `*len` bytes at `*record`, which are valid until the next call for this
+// reader. At the end of the log `*record` becomes NULL.
+//
+// Errors: DP_CORRUPT, DP_DEVICE.
+dp_error dp_log_reader_next(dp_log_reader reader,
+                            uint64_t *number,
+                            const void **record,
+                            size_t *len);
+
+// Ends a reader.
+//
+// Errors: DP_INVALID_INPUT for a reader that was closed.
+dp_error dp_log_reader_close(dp_log_reader reader);
+
+// Discovers the machine: its cores, caches, memories, and the primitives that it has.
+dp_error dp_machine_discover(dp_machine *machine);
+
+// Ends a machine. Pipes and runtimes that were made from it live on.
+//
+// Errors: DP_INVALID_INPUT for a machine that was closed.
+dp_error dp_machine_close(dp_machine machine);
+
+// Gives the number of usable cores and the size of the smallest one's L2 cache in bytes (figure
+// 6a's `CacheSize`). Either pointer may be NULL.
+dp_error dp_machine_cores(dp_machine machine, uint32_t *cores, uint64_t *l2_bytes);
+
+// Gives the position among the usable cores of the core that runs this thread now (figure 6a's
+// `core_idx`).
+//
+// Errors: DP_UNAVAILABLE if it is not among the usable ones.
+dp_error dp_machine_current_core(dp_machine machine, uint32_t *core);
+
+extern int32_t sched_getcpu(void);
+
+// Calls `work(core, user)` on every usable core at once, each call on a thread bound to its core;
+// `core` is its position. Returns the first error that `work` returned, or what starting the
+// threads met. `work` must be safe to call from several threads.
+dp_error dp_machine_each_core(dp_machine machine,
+                              dp_error (*work)(uint32_t core, void *user),
+                              void *user);
+
+// Copies the route that connecting two places would take, with the reasons, as `snprintf` does;
+// `*len` becomes its whole length. `format` is a `dp_format`.
+//
+// Errors: DP_UNSUPPORTED where there is no route.
+dp_error dp_explain(dp_machine machine,
+                    dp_place source,
+                    dp_place target,
+                    const dp_constraints *constraints,
+                    uint32_t format,
+                    char *text,
+                    size_t capacity,
+                    size_t *len);
+
+// Copies what was discovered, as `snprintf` does; `*len` becomes its whole length. `format` is a
+// `dp_format`.
+dp_error dp_machine_describe(dp_machine machine,
+                             uint32_t format,
+                             char *text,
+                             size_t capacity,
+                             size_t *len);
+
+// Connects two places by the best route that this machine has and that meets the constraints.
+//
+// Errors: DP_UNSUPPORTED where there is no route, with what each primitive lacks.
+dp_error dp_connect(dp_machine machine,
+                    dp_place source,
+                    dp_place target,
+                    const dp_constraints *constraints,
+                    dp_pipe *pipe);
+
+// Moves a span; returns when the bytes are there.
+//
+// Errors: DP_OUT_OF_RANGE, DP_BUSY, DP_END_OF_FILE, DP_NO_SPACE, DP_DEVICE; those of I/O have errno,
+// offset and the bytes done.
+dp_error dp_pipe_transfer(dp_pipe pipe,
+                          dp_span span);
+
+// Moves many spans, several at once where the device has a queue; returns when all are done. If
+// `failed` is not NULL, it becomes the index of the span whose error is returned, the lowest of
+// those that failed. `*bytes`, if it is not NULL, becomes the bytes of the spans that succeeded.
+//
+// Errors: the error of the first span that failed; others were carried out nonetheless.
+dp_error dp_pipe_transfer_all(dp_pipe pipe,
+                              const dp_span *spans,
+                              size_t count,
+                              size_t *failed,
+                              uint64_t *bytes);
+
+// Starts a transfer. Where the route has no queue, it is complete on return.
+//
+// Errors: DP_OUT_OF_RANGE, DP_BUSY: nothing was started.
+dp_error dp_pipe_start(dp_pipe pipe, dp_span span, dp_transfer *transfer);
+
+// Waits until the bytes are there, and ends the handle, also where it returns an error.
+//
+// Errors: the transfer's own; DP_INVALID_INPUT for a transfer that was waited for or closed.
+dp_error dp_transfer_wait(dp_transfer transfer);
+
+// Tells whether `dp_transfer_wait` would return at once: `*done` becomes 0 or 1.
+dp_error dp_transfer_is_done(dp_transfer transfer, uint32_t *done);
+
+// Forgets a transfer: it is carried out, and its result is lost.
+//
+// Errors: DP_INVALID_INPUT for a transfer that was waited for or closed.
+dp_error dp_transfer_close(dp_transfer transfer);
+
+// Copies the route of a pipe, with reasons, as `snprintf` does; `*len` becomes its whole length.
+// `format` is a `dp_format`.
+dp_error dp_pipe_route(dp_pipe pipe, uint32_t format, char *text, size_t capacity, size_t *len);
+
+// Copies what really happened on a pipe so far, as `snprintf` does; `*len` becomes its whole
+// length. `format` is a `dp_format`.
+dp_error dp_pipe_report(dp_pipe pipe, uint32_t format, char *text, size_t capacity, size_t *len);
+
+// Ends a pipe; waits for what it started.
+//
+// Errors: DP_INVALID_INPUT for a pipe that was closed.
+dp_error dp_pipe_close(dp_pipe pipe);
+
+// Allocates main memory: zeroed, prefaulted, on huge pages where the kernel has them.
+//
+// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+dp_error dp_dram_allocate(uint64_t len, const dp_memory_options *options, dp_place *place);
+
+// Takes `len` bytes of the caller's at `address` as a place. `release(user)`, if it is not NULL, is
+// called once: when nothing of the library refers to the bytes any more, by whatever thread that
+// is; or before this function returns, if it fails. Until then the bytes must stay valid, and
+// nobody may access them while a lease or a transfer holds them.
+//
+// Errors: DP_INVALID_INPUT for 0 bytes and NULL.
+dp_error dp_dram_foreign(void *address,
+                         uint64_t len,
+                         void (*release)(void *user),
+                         void *user,
+                         dp_place *place);
+
+// Allocates memory on a NUMA node.
+//
+// Errors: DP_NOT_FOUND for a node that does not exist; DP_OUT_OF_MEMORY.
+dp_error dp_numa_allocate(uint32_t node, uint64_t len, dp_place *place);
+
+// Makes the cache of a core a place, over memory that backs it. `core` is a position among the
+// usable cores, from 0; `level` is 1 to 3, or 0 for the private cache (L2).
+//
+// Errors: DP_INVALID_INPUT for a place that is not memory; DP_OUT_OF_RANGE for memory larger than
+// the cache.
+dp_error dp_core_cache(dp_machine machine,
+                       uint32_t core,
+                       uint32_t level,
+                       dp_place backing,
+                       dp_place *place);
+
+// Opens a file or a block device. `mode` is a `dp_open_mode`, `access` a `dp_access`.
+//
+// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file.
+dp_error dp_ssd_open(const char *path, uint32_t mode, uint32_t access, dp_place *place);
+
+// Makes an open file a place. The descriptor is duplicated and stays the caller's. `name` is for
+// messages.
+//
+// Errors: DP_INVALID_INPUT for what is not a file.
+dp_error dp_ssd_from_descriptor(int32_t descriptor,
+                                const char *name,
+                                uint32_t access,
+                                dp_place *place);
+
+// Sets the length of a file.
+//
+// Errors: DP_INVALID_INPUT for a place that is no file; those of ftruncate(2).
+dp_error dp_ssd_set_length(dp_place place, uint64_t len);
+
+// Makes room for `len` bytes of a file, so that writes to them do not run out of space.
+//
+// Errors: DP_NO_SPACE; DP_INVALID_INPUT for a place that is no file.
+dp_error dp_ssd_preallocate(dp_place place, uint64_t len);
+
+// Waits until what was written to a file is durable.
+//
+// Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no file.
+dp_error dp_ssd_sync(dp_place place);
+
+// Opens a file of persistent memory (or another file, as emulated persistent memory) as a place.
+//
+// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
+dp_error dp_pmem_open(const char *path, dp_place *place);
+
+// Opens several places that are used as one, such as `"dram:1G,/fast,/large:100G"`: the library
+// chooses where bytes go. With `by_cost` not 0 the places are ordered by the cost of this machine's
+// routes, otherwise as they are listed.
+//
+// Errors: DP_INVALID_INPUT for a list that makes no sense; those of opening the places.
+dp_error dp_staging_open(dp_machine machine, const char *places, uint32_t by_cost, dp_place *place);
+
+// Takes an extent of a staging: `len` bytes at `*offset` of it.
+//
+// Errors: DP_NO_SPACE; DP_INVALID_INPUT for a place that is no staging.
+dp_error dp_staging_extent(dp_place place, uint64_t len, uint64_t *offset);
+
+// Gives an extent of a staging back.
+//
+// Errors: DP_INVALID_INPUT for a place that is no staging.
+dp_error dp_staging_free(dp_place place, uint64_t offset, uint64_t len);
+
+// Makes a place of `len` bytes at `at` of a place in memory: the same bytes.
+//
+// Errors: DP_OUT_OF_RANGE; DP_INVALID_INPUT for a place that is not in memory.
+dp_error dp_place_range(dp_place place, uint64_t at, uint64_t len, dp_place *part);
+
+// Gives the length of a place in bytes. That of a file is its length now.
+//
+// Errors: DP_UNSUPPORTED for a place without a length.
+dp_error dp_place_length(dp_place place, uint64_t *len);
+
+// Copies the name of a place, as in routes and messages, as `snprintf` does; `*len` becomes its
+// whole length.
+dp_error dp_place_name(dp_place place, char *text, size_t capacity, size_t *len);
+
+// Ends a place. Its bytes live on as long as pipes and leases refer to them.
+//
+// Errors: DP_INVALID_INPUT for a place that was closed.
+dp_error dp_place_close(dp_place place);
+
+// Leases the bytes of a place in memory for reading: `*len` bytes at `*address`.
+//
+// Errors: DP_BUSY while another lease or transfer may write them; DP_UNSUPPORTED for bytes that
+// others may change (persistent memory).
+dp_error dp_lease_read(dp_place place, dp_lease *lease, const void **address, size_t *len);
+
+// Leases the bytes of a place in memory for writing: `*len` bytes at `*address`.
+//
+// Errors: DP_BUSY while another lease or transfer holds them; DP_UNSUPPORTED for bytes that others
+// may change (persistent memory).
+dp_error dp_lease_write(dp_place place, dp_lease *lease, void **address, size_t *len);
+
+// Ends a lease. Its address must not be used any more.
+//
+// Errors: DP_INVALID_INPUT for a lease that was closed.
+dp_error dp_lease_close(dp_lease lease);
+
+// Starts a runtime.
+//
+// Errors: DP_INVALID_INPUT for options that make no sense; DP_SYSTEM where threads are refused.
+dp_error dp_runtime_start(dp_machine machine,
+                          const dp_runtime_options *options,
+                          dp_runtime *runtime);
+
+// Connects two places by a pipe of the runtime.
+//
+// Errors: DP_UNSUPPORTED where there is no route, or where the rate cannot be promised.
+dp_error dp_runtime_connect(dp_runtime runtime,
+                            dp_place source,
+                            dp_place target,
+                            const dp_constraints *constraints,
+                            const dp_service *service,
+                            dp_runtime_pipe *pipe);
+
+// Starts a transfer; waits for room where the pipe's queue is full.
+//
+// Errors: DP_OUT_OF_RANGE, DP_BUSY: nothing was started.
+dp_error dp_runtime_pipe_transfer(dp_runtime_pipe pipe, dp_span span, dp_future *future);
+
+// Starts a transfer and has `callback(user, result)` called once when it is done. If it cannot be
+// started, the callback is called with the reason before this function returns.
+void dp_runtime_pipe_transfer_then(dp_runtime_pipe pipe,
+                                   dp_span span,
+                                   dp_callback callback,
+                                   void *user);
+
+// Waits until the bytes are there, and ends the handle, also where it returns an error.
+//
+// Errors: the transfer's own; DP_INVALID_INPUT for a future that was waited for or closed.
+dp_error dp_future_wait(dp_future future);
+
+// Tells whether `dp_future_wait` would return at once: `*done` becomes 0 or 1.
+dp_error dp_future_is_done(dp_future future, uint32_t *done);
+
+// Has `callback(user, result)` called once when the transfer is done, and ends the handle. For a
+// future that was waited for or closed, the callback is called with DP_INVALID_INPUT before this
+// function returns.
+void dp_future_on_done(dp_future future, dp_callback callback, void *user);
+
+// Stops a transfer as far as it was not begun, returns when nothing touches its bytes any more,
+// and ends the handle. `*stopped`, if it is not NULL, becomes 1 if it was stopped and 0 if it was
+// complete before.
+//
+// Errors: the transfer's own, if it failed by itself.
+dp_error dp_future_cancel(dp_future future, uint32_t *stopped);
+
+// Forgets a transfer: it is carried out, and its result is lost.
+//
+// Errors: DP_INVALID_INPUT for a future that was waited for or closed.
+dp_error dp_future_close(dp_future future);
+
+// Waits until all transfers of a pipe so far are done.
+dp_error dp_runtime_pipe_drain(dp_runtime_pipe pipe);
+
+// Copies the route of a pipe, with reasons, as `snprintf` does; `*len` becomes its whole length.
+// `format` is a `dp_format`.
+dp_error dp_runtime_pipe_route(dp_runtime_pipe pipe,
+                               uint32_t format,
+                               char *text,
+                               size_t capacity,
+                               size_t *len);
+
+// Copies what really happened on a pipe so far, as `snprintf` does; `*len` becomes its whole
+// length. `format` is a `dp_format`.
+dp_error dp_runtime_pipe_report(dp_runtime_pipe pipe,
+                                uint32_t format,
+                                char *text,
+                                size_t capacity,
+                                size_t *len);
+
+// Ends a pipe of a runtime. Transfers that were started are carried out.
+//
+// Errors: DP_INVALID_INPUT for a pipe that was closed.
+dp_error dp_runtime_pipe_close(dp_runtime_pipe pipe);
+
+// Waits until all transfers of a runtime so far are done.
+dp_error dp_runtime_drain(dp_runtime runtime);
+
+// Ends a runtime: waits for its transfers and stops its threads. Its pipes refuse transfers then.
+//
+// Errors: DP_INVALID_INPUT for a runtime that was closed.
+dp_error dp_runtime_close(dp_runtime runtime);
+
+// Sorts `count` files into one, which appears under its name when it is complete. `output` may be
+// one of the inputs. The report is copied as JSON, as `snprintf` does, if `report` is not NULL;
+// `*len`, if it is not NULL, becomes its whole length.
+//
+// Errors: DP_NOT_FOUND, DP_NO_SPACE, DP_OUT_OF_MEMORY, DP_INTERRUPTED by `progress`, DP_DEVICE. After
+// an error nothing is left of the output.
+dp_error dp_sort(dp_machine machine,
+                 const char *const *inputs,
+                 size_t count,
+                 const char *output,
+                 const dp_sort_options *options,
+                 char *report,
+                 size_t capacity,
+                 size_t *len);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* DATAPIPES_H */

@@ -1,0 +1,192 @@
+//! What C passes: pointers that may be null, texts, arrays, structs that say their size.
+
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use datapipes::{Error, ErrorKind, Result};
+
+fn null(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "call", format!("{what}: a null pointer"))
+}
+
+/// Writes a result through a pointer.
+///
+/// # Safety
+/// `at` is null or valid for a write.
+#[inline]
+pub(crate) unsafe fn give<T>(at: *mut T, what: &str, value: T) -> Result<()> {
+    if at.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: the caller of this function says so.
+    unsafe { at.write(value) };
+    Ok(())
+}
+
+/// Refuses a null pointer before anything is done.
+#[inline]
+pub(crate) fn check<T>(at: *const T, what: &str) -> Result<()> {
+    if at.is_null() { Err(null(what)) } else { Ok(()) }
+}
+
+/// Bytes of a caller.
+///
+/// # Safety
+/// `at` is null or valid for reads of `len` elements while the result is used.
+pub(crate) unsafe fn slice<'a, T>(at: *const T, len: usize, what: &str) -> Result<&'a [T]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    check(at, what)?;
+    check_len::<T>(len, what)?;
+    // SAFETY: the caller of this function says so.
+    Ok(unsafe { std::slice::from_raw_parts(at, len) })
+}
+
+/// Bytes of a caller that are written.
+///
+/// # Safety
+/// `at` is null or valid for reads and writes of `len` bytes, by nobody else, while the result is
+/// used.
+pub(crate) unsafe fn slice_mut<'a>(at: *mut u8, len: usize, what: &str) -> Result<&'a mut [u8]> {
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    check(at, what)?;
+    check_len::<u8>(len, what)?;
+    // SAFETY: the caller of this function says so.
+    Ok(unsafe { std::slice::from_raw_parts_mut(at, len) })
+}
+
+fn check_len<T>(len: usize, what: &str) -> Result<()> {
+    match len.checked_mul(size_of::<T>()) {
+        Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),
+        _ => Err(Error::new(ErrorKind::InvalidInput, "call", format!("{what}: {len} elements fit no memory"))),
+    }
+}
+
+/// The bytes of a text that ends with NUL.
+///
+/// # Safety
+/// `at` is null or a text that ends with NUL, unchanged while the result is used.
+pub(crate) unsafe fn bytes<'a>(at: *const c_char, what: &str) -> Result<&'a [u8]> {
+    check(at, what)?;
+    // SAFETY: the caller of this function says so.
+    Ok(unsafe { CStr::from_ptr(at) }.to_bytes())
+}
+
+/// A path: any bytes.
+///
+/// # Safety
+/// As [`bytes`].
+pub(crate) unsafe fn path<'a>(at: *const c_char, what: &str) -> Result<&'a Path> {
+    // SAFETY: the caller of this function says so.
+    Ok(Path::new(OsStr::from_bytes(unsafe { bytes(at, what)? })))
+}
+
+/// A text in UTF-8.
+///
+/// # Safety
+/// As [`bytes`].
+pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> {
+    // SAFETY: the caller of this function says so.
+    let bytes = unsafe { bytes(at, what)? };
+    std::str::from_utf8(bytes)
+        .map_err(|_| Error::new(ErrorKind::InvalidInput, "call", format!("{what}: the text is not UTF-8")))
+}
+
+/// A struct of options: its first field is its size in the program that was compiled, which may be
+/// older or newer than this library.
+///
+/// # Safety
+/// Every pattern of bits must be valid for the struct, and zeros must stand for what is not given.
+pub(crate) unsafe trait Options: Copy {
+    /// Its first field.
+    fn size(&self) -> u32;
+}
+
+/// Reads options: those of an older program are filled up with zeros; null gives all zeros; unknown
+/// fields of a newer program must be zero.
+///
+/// # Safety
+/// `at` is null or points to a struct whose first field, a `uint32_t`, is the struct's size.
+pub(crate) unsafe fn options<T: Options>(at: *const T, what: &str) -> Result<T> {
+    // SAFETY: `Options` says that zeros are valid.
+    let mut options: T = unsafe { std::mem::zeroed() };
+    if at.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: the first field is there; a program in C aligns its struct.
+    let size = unsafe { at.cast::<u32>().read() } as usize;
+    if size < size_of::<u32>() || size > 4096 {
+        let why = format!("{what}: its field `size` is {size}");
+        return Err(Error::new(ErrorKind::InvalidInput, "call", why).with_advice("set it to sizeof the struct"));
+    }
+    let known = size.min(size_of::<T>());
+    // SAFETY: the program's struct has `size` bytes, ours at least `known`.
+    unsafe { std::ptr::copy_nonoverlapping(at.cast::<u8>(), (&raw mut options).cast::<u8>(), known) };
+    // SAFETY: as above, for the bytes that only the program's struct has.
+    let rest = unsafe { std::slice::from_raw_parts(at.cast::<u8>().add(known), size - known) };
+    if rest.iter().any(|byte| *byte != 0) {
+        let why = format!("{what}: it has fields that this version of the library does not know");
+        return Err(Error::new(ErrorKind::Unsupported, "call", why)
+            .with_advice("leave them zero, or install the newer library"));
+    }
+    debug_assert!(options.size() as usize == size);
+    Ok(options)
+}
+
+/// How a text about something is written.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum dp_format {
+    /// For people.
+    DP_TEXT = 0,
+    /// For programs.
+    DP_JSON = 1,
+}
+
+/// Refuses numbers that are no format: C passes any.
+pub(crate) fn format_of(number: u32) -> Result<dp_format> {
+    match number {
+        0 => Ok(dp_format::DP_TEXT),
+        1 => Ok(dp_format::DP_JSON),
+        other => Err(Error::new(ErrorKind::InvalidInput, "call", format!("{other} is no dp_format"))),
+    }
+}
+
+/// Copies a text as `snprintf` does: cut to `capacity` bytes with its NUL; its whole length comes
+/// back through `len`, if that is not null.
+///
+/// # Safety
+/// `into` is null or valid for writes of `capacity` bytes; `len` is null or valid for a write.
+pub(crate) unsafe fn copy_text(text: &str, into: *mut c_char, capacity: usize, len: *mut usize) {
+    if !into.is_null() && capacity > 0 {
+        let mut fits = text.len().min(capacity - 1);
+        while !text.is_char_boundary(fits) {
+            fits -= 1;
+        }
+        // SAFETY: `fits` is less than the capacity, which the caller vouches for.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), into.cast::<u8>(), fits);
+            into.add(fits).write(0);
+        }
+    }
+    if !len.is_null() {
+        // SAFETY: the caller of this function says so.
+        unsafe { len.write(text.len()) };
+    }
+}
+
+/// What is asked for: its text, or its JSON.
+pub(crate) fn shown(
+    value: &(impl std::fmt::Display + ?Sized),
+    json: serde_json::Result<String>,
+    format: u32,
+) -> Result<String> {
+    match format_of(format)? {
+        dp_format::DP_TEXT => Ok(value.to_string()),
+        dp_format::DP_JSON => json.map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string())),
+    }
+}

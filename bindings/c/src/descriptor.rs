@@ -1,0 +1,195 @@
+//! Pipes in the flavor of a file descriptor (CIDR'23, figure 6c).
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use datapipes::descriptor::Completion;
+use datapipes::{ConnectFdOptions, PipeFd};
+
+use crate::arguments;
+use crate::door::enter;
+use crate::error::dp_error;
+use crate::handles::Table;
+use crate::machine::{MACHINES, dp_constraints, dp_machine};
+use crate::pipe::dp_span;
+use crate::place::{PLACES, dp_place};
+use crate::runtime::{RUNTIMES, connect_options, dp_runtime, dp_service};
+
+/// A pipe that is a file descriptor. It belongs to the caller, who closes it with
+/// `dp_pipe_fd_close`. Any number of threads may use it at once.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_pipe_fd {
+    pub id: u64,
+}
+
+/// A transfer that is done.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_completion {
+    /// The number that `dp_pipe_fd_submit` gave.
+    pub token: u64,
+    /// What the pipe's place was called when it was connected.
+    pub place: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// 0, or the error, which belongs to the caller.
+    pub error: dp_error,
+}
+
+/// A request as `write(2)` on the descriptor takes it, one a packet. Its answer is a
+/// `dp_completion_message`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_request_message {
+    pub token: u64,
+    pub source: u64,
+    pub target: u64,
+    pub length: u64,
+}
+
+/// A completion as `read(2)` on the descriptor gives it, one a packet. The text of the error follows
+/// it, up to 1024 bytes in all.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_completion_message {
+    pub token: u64,
+    pub bytes: u64,
+    pub place: u64,
+    /// The operating system's number, or 0.
+    pub errno_number: u32,
+    /// A `dp_error_kind`.
+    pub kind: u32,
+}
+
+const _: () = assert!(size_of::<dp_request_message>() == datapipes::descriptor::wire::REQUEST_BYTES);
+const _: () = assert!(size_of::<dp_completion_message>() == datapipes::descriptor::wire::COMPLETION_BYTES);
+
+static PIPE_FDS: Table<PipeFd> = Table::new("descriptor pipe");
+
+/// Connects two places by a pipe that is a descriptor, with a runtime of its own.
+///
+/// Errors: DP_UNSUPPORTED where there is no route; DP_SYSTEM where there are no descriptors left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_connect_fd(
+    machine: dp_machine,
+    source: dp_place,
+    target: dp_place,
+    pipe: *mut dp_pipe_fd,
+) -> dp_error {
+    enter(|| {
+        arguments::check(pipe, "pipe")?;
+        let (source, target) = (PLACES.get(source.id)?, PLACES.get(target.id)?);
+        let id = PIPE_FDS.put(MACHINES.get(machine.id)?.connect_fd(&*source, &*target)?)?;
+        // SAFETY: the header says what the pointer is.
+        unsafe { arguments::give(pipe, "pipe", dp_pipe_fd { id }) }
+    })
+}
+
+/// Connects two places by a pipe of a runtime that is a descriptor. `place` comes back with its
+/// completions; `depth` is how many transfers it takes before it stops being writable, 0 for 64.
+///
+/// Errors: as `dp_connect_fd`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_runtime_connect_fd(
+    runtime: dp_runtime,
+    source: dp_place,
+    target: dp_place,
+    constraints: *const dp_constraints,
+    service: *const dp_service,
+    place: u64,
+    depth: u32,
+    pipe: *mut dp_pipe_fd,
+) -> dp_error {
+    enter(|| {
+        arguments::check(pipe, "pipe")?;
+        let (source, target) = (PLACES.get(source.id)?, PLACES.get(target.id)?);
+        // SAFETY: the header says what the pointers are.
+        let connect = unsafe { connect_options(constraints, service)? };
+        let depth = (depth != 0).then_some(depth as usize);
+        let options = ConnectFdOptions::default().connect(connect).place(place).depth(depth);
+        let id = PIPE_FDS.put(RUNTIMES.get(runtime.id)?.connect_fd_with(&*source, &*target, &options)?)?;
+        // SAFETY: as above.
+        unsafe { arguments::give(pipe, "pipe", dp_pipe_fd { id }) }
+    })
+}
+
+/// Gives the descriptor, for poll, select and epoll: writable when it can take a transfer, readable
+/// when one is done. It belongs to the pipe: do not close it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_fd_descriptor(pipe: dp_pipe_fd, descriptor: *mut i32) -> dp_error {
+    enter(|| {
+        let number = PIPE_FDS.get(pipe.id)?.as_fd().as_raw_fd();
+        // SAFETY: the header says what the pointer is.
+        unsafe { arguments::give(descriptor, "descriptor", number) }
+    })
+}
+
+/// Starts a transfer; `*token`, if it is not NULL, becomes the number that comes back with its
+/// completion.
+///
+/// Errors: DP_BUSY while the descriptor is not writable. What starting the transfer meets comes as
+/// its completion.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_fd_submit(pipe: dp_pipe_fd, span: dp_span, token: *mut u64) -> dp_error {
+    enter(|| {
+        let number = PIPE_FDS.get(pipe.id)?.submit(span.into())?;
+        if !token.is_null() {
+            // SAFETY: the header says what the pointer is.
+            unsafe { token.write(number) };
+        }
+        Ok(())
+    })
+}
+
+fn for_c(done: Completion) -> dp_completion {
+    let error = match done.result {
+        Ok(()) => dp_error::NONE,
+        Err(error) => dp_error::of(error),
+    };
+    dp_completion { token: done.token, place: done.place, bytes: done.bytes, error }
+}
+
+/// Takes a transfer that is done, if there is one; it does not block. `*is_there` becomes 0 or 1.
+///
+/// Errors: DP_UNAVAILABLE where the runtime is gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_fd_complete(
+    pipe: dp_pipe_fd,
+    completion: *mut dp_completion,
+    is_there: *mut u32,
+) -> dp_error {
+    enter(|| {
+        arguments::check(completion, "completion")?;
+        arguments::check(is_there, "is_there")?;
+        let done = PIPE_FDS.get(pipe.id)?.complete()?;
+        // SAFETY: the header says what the pointers are.
+        unsafe {
+            is_there.write(u32::from(done.is_some()));
+            if let Some(done) = done {
+                completion.write(for_c(done));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Sleeps until a transfer is done, and takes it.
+///
+/// Errors: DP_UNAVAILABLE where the runtime is gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_fd_complete_wait(pipe: dp_pipe_fd, completion: *mut dp_completion) -> dp_error {
+    enter(|| {
+        arguments::check(completion, "completion")?;
+        let done = PIPE_FDS.get(pipe.id)?.complete_wait()?;
+        // SAFETY: the header says what the pointer is.
+        unsafe { arguments::give(completion, "completion", for_c(done)) }
+    })
+}
+
+/// Ends a pipe and closes its descriptor.
+///
+/// Errors: DP_INVALID_INPUT for a pipe that was closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_pipe_fd_close(pipe: dp_pipe_fd) -> dp_error {
+    enter(|| PIPE_FDS.close(pipe.id))
+}

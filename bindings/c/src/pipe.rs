@@ -1,0 +1,239 @@
+//! Pipes in the blocking flavor (CIDR'23, figure 6a).
+
+use std::ffi::c_char;
+use std::sync::Mutex;
+
+use datapipes::{Error, ErrorKind, Pipe, Span, Transfer};
+
+use crate::arguments;
+use crate::door::enter;
+use crate::error::dp_error;
+use crate::handles::Table;
+use crate::machine::{MACHINES, constraints_of, dp_constraints, dp_machine};
+use crate::place::{PLACES, dp_place};
+
+/// A connection of two places. It belongs to the caller, who closes it with `dp_pipe_close`. Any
+/// number of threads may use it at once.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_pipe {
+    pub id: u64,
+}
+
+/// A transfer that was started. `dp_transfer_wait` ends it; `dp_transfer_close` forgets it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_transfer {
+    pub id: u64,
+}
+
+/// What a transfer moves: `length` bytes from offset `source` of the source to offset `target` of
+/// the target, in bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_span {
+    pub source: u64,
+    pub target: u64,
+    pub length: u64,
+}
+
+impl From<dp_span> for Span {
+    fn from(span: dp_span) -> Span {
+        Span { source: span.source, target: span.target, len: span.length }
+    }
+}
+
+static PIPES: Table<Pipe> = Table::new("pipe");
+static TRANSFERS: Table<Mutex<Option<Transfer>>> = Table::new("transfer");
+
+/// Connects two places by the best route that this machine has and that meets the constraints.
+///
+/// Errors: DP_UNSUPPORTED where there is no route, with what each primitive lacks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_connect(
+    machine: dp_machine,
+    source: dp_place,
+    target: dp_place,
+    constraints: *const dp_constraints,
+    pipe: *mut dp_pipe,
+) -> dp_error {
+    enter(|| {
+        arguments::check(pipe, "pipe")?;
+        let (source, target) = (PLACES.get(source.id)?, PLACES.get(target.id)?);
+        // SAFETY: the header says what the pointers are.
+        let constraints = unsafe { constraints_of(constraints)? };
+        let made = MACHINES.get(machine.id)?.connect_with(&*source, &*target, &constraints)?;
+        let id = PIPES.put(made)?;
+        // SAFETY: as above.
+        unsafe { arguments::give(pipe, "pipe", dp_pipe { id }) }
+    })
+}
+
+/// Moves a span; returns when the bytes are there.
+///
+/// Errors: DP_OUT_OF_RANGE, DP_BUSY, DP_END_OF_FILE, DP_NO_SPACE, DP_DEVICE; those of I/O have errno,
+/// offset and the bytes done.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_pipe_transfer(pipe: dp_pipe, span: dp_span) -> dp_error {
+    enter(|| PIPES.get(pipe.id)?.transfer(span.into()))
+}
+
+/// Moves many spans, several at once where the device has a queue; returns when all are done. If
+/// `failed` is not NULL, it becomes the index of the span whose error is returned, the lowest of
+/// those that failed. `*bytes`, if it is not NULL, becomes the bytes of the spans that succeeded.
+///
+/// Errors: the error of the first span that failed; others were carried out nonetheless.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_transfer_all(
+    pipe: dp_pipe,
+    spans: *const dp_span,
+    count: usize,
+    failed: *mut usize,
+    bytes: *mut u64,
+) -> dp_error {
+    enter(|| {
+        let pipe = PIPES.get(pipe.id)?;
+        // SAFETY: the header says what the pointers are.
+        let spans = unsafe { arguments::slice(spans, count, "spans")? };
+        let mut done = 0u64;
+        let mut first: Option<(usize, Error)> = None;
+        let mut batch = pipe.batch();
+        // A bounded number of leases and requests at a time, however many spans there are.
+        for (round, part) in spans.chunks(MAX_AT_ONCE).enumerate() {
+            let begin = round * MAX_AT_ONCE;
+            batch.submit(part.iter().enumerate().map(|(at, span)| ((begin + at) as u64, Span::from(*span))));
+            while let Some(finished) = batch.next()? {
+                let at = usize::try_from(finished.tag).unwrap_or(usize::MAX);
+                match finished.result {
+                    Ok(()) => done = done.saturating_add(spans.get(at).map_or(0, |span| span.length)),
+                    Err(error) if first.as_ref().is_none_or(|(lowest, _)| at < *lowest) => first = Some((at, error)),
+                    Err(_) => {}
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe {
+            if !bytes.is_null() {
+                bytes.write(done);
+            }
+            match first {
+                None => Ok(()),
+                Some((at, error)) => {
+                    if !failed.is_null() {
+                        failed.write(at);
+                    }
+                    Err(error.within(format!("span {at}")))
+                }
+            }
+        }
+    })
+}
+
+/// Spans that one call has under way.
+const MAX_AT_ONCE: usize = 1024;
+
+/// Starts a transfer. Where the route has no queue, it is complete on return.
+///
+/// Errors: DP_OUT_OF_RANGE, DP_BUSY: nothing was started.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_start(pipe: dp_pipe, span: dp_span, transfer: *mut dp_transfer) -> dp_error {
+    enter(|| {
+        arguments::check(transfer, "transfer")?;
+        let started = PIPES.get(pipe.id)?.start(span.into())?;
+        let id = TRANSFERS.put(Mutex::new(Some(started)))?;
+        // SAFETY: the header says what the pointer is.
+        unsafe { arguments::give(transfer, "transfer", dp_transfer { id }) }
+    })
+}
+
+/// Waits until the bytes are there, and ends the handle, also where it returns an error.
+///
+/// Errors: the transfer's own; DP_INVALID_INPUT for a transfer that was waited for or closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_transfer_wait(transfer: dp_transfer) -> dp_error {
+    enter(|| {
+        let taken = take(&*TRANSFERS.get(transfer.id)?);
+        match taken {
+            Some(started) => {
+                TRANSFERS.close(transfer.id)?;
+                started.wait()
+            }
+            None => Err(taken_already("transfer")),
+        }
+    })
+}
+
+/// Takes the value of a handle that is used up by its one user.
+pub(crate) fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
+    from.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+}
+
+pub(crate) fn taken_already(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "wait", format!("another thread waits for the {what} or has done so"))
+}
+
+/// Tells whether `dp_transfer_wait` would return at once: `*done` becomes 0 or 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_transfer_is_done(transfer: dp_transfer, done: *mut u32) -> dp_error {
+    enter(|| {
+        let transfer = TRANSFERS.get(transfer.id)?;
+        let held = transfer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let is_done = held.as_ref().is_none_or(Transfer::is_done);
+        // SAFETY: the header says what the pointer is.
+        unsafe { arguments::give(done, "done", u32::from(is_done)) }
+    })
+}
+
+/// Forgets a transfer: it is carried out, and its result is lost.
+///
+/// Errors: DP_INVALID_INPUT for a transfer that was waited for or closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_transfer_close(transfer: dp_transfer) -> dp_error {
+    enter(|| TRANSFERS.close(transfer.id))
+}
+
+/// Copies the route of a pipe, with reasons, as `snprintf` does; `*len` becomes its whole length.
+/// `format` is a `dp_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_route(
+    pipe: dp_pipe,
+    format: u32,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        let pipe = PIPES.get(pipe.id)?;
+        let shown = arguments::shown(pipe.route(), serde_json::to_string(pipe.route()), format)?;
+        // SAFETY: the header says what the pointers are.
+        unsafe { arguments::copy_text(&shown, text, capacity, len) };
+        Ok(())
+    })
+}
+
+/// Copies what really happened on a pipe so far, as `snprintf` does; `*len` becomes its whole
+/// length. `format` is a `dp_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_report(
+    pipe: dp_pipe,
+    format: u32,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        let report = PIPES.get(pipe.id)?.report();
+        let shown = arguments::shown(&report, serde_json::to_string(&report), format)?;
+        // SAFETY: the header says what the pointers are.
+        unsafe { arguments::copy_text(&shown, text, capacity, len) };
+        Ok(())
+    })
+}
+
+/// Ends a pipe; waits for what it started.
+///
+/// Errors: DP_INVALID_INPUT for a pipe that was closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_pipe_close(pipe: dp_pipe) -> dp_error {
+    enter(|| PIPES.close(pipe.id))
+}

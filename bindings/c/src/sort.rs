@@ -1,0 +1,237 @@
+//! The external sort.
+
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use datapipes::sort::text::{KeySpec, Modifiers, TextOptions};
+use datapipes::sort::{Input, NumberKind, Output, RecordFormat, SortJob, SortReport, sort};
+use datapipes::{Error, ErrorKind, Result, StagePlace, threads};
+
+use crate::arguments::{self, Options};
+use crate::door::enter;
+use crate::error::dp_error;
+use crate::machine::{MACHINES, dp_machine};
+
+/// The kind of records that are sorted.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum dp_record_kind {
+    /// Lines in the order of GNU sort's options, in the C locale.
+    DP_LINES = 0,
+    /// Binary records of one length, in the order of their keys' bytes.
+    DP_RECORDS = 1,
+    /// Little-endian unsigned numbers of 32 bits.
+    DP_U32 = 2,
+    /// Little-endian unsigned numbers of 64 bits.
+    DP_U64 = 3,
+    /// Little-endian numbers of 64 bits in two's complement.
+    DP_I64 = 4,
+    /// IEEE 754 doubles, in their total order.
+    DP_F64 = 5,
+}
+
+/// Is told how far a sort is, about ten times a second, by the thread that called `dp_sort`. The sort
+/// stops with DP_INTERRUPTED if it returns anything but 0.
+pub type dp_sort_progress =
+    Option<unsafe extern "C" fn(user: *mut c_void, total: u64, read: u64, spilled: u64, written: u64) -> i32>;
+
+/// A sort. Set `size` to `sizeof(dp_sort_options)` and what is not needed to zero.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_sort_options {
+    /// `sizeof(dp_sort_options)`.
+    pub size: u32,
+    /// A `dp_record_kind`.
+    pub kind: u32,
+    /// Not 0: the order is descending (lines: the letter r).
+    pub reverse: u32,
+    /// Not 0: only the first of records with the same key is kept.
+    pub unique: u32,
+    /// Records: their length in bytes.
+    pub record_length: u64,
+    /// Records: the offset of the key in the record, in bytes.
+    pub key_at: u64,
+    /// Records: the length of the key in bytes.
+    pub key_length: u64,
+    /// Lines: GNU sort's ordering letters outside of keys ("bdfghiMnRrV"), or NULL.
+    pub letters: *const c_char,
+    /// Lines: keys as GNU sort's -k takes them, separated by blanks ("2,2n 1"), or NULL.
+    pub keys: *const c_char,
+    /// Lines: the byte that separates fields, as -t; 0 for blanks.
+    pub separator: u32,
+    /// Lines: not 0 to keep the order of lines with equal keys (-s).
+    pub stable: u32,
+    /// Lines: not 0 if lines end with NUL (-z).
+    pub zero_terminated: u32,
+    /// Threads; 0 for one a core.
+    pub threads: u32,
+    /// All the memory that the sort may use, in bytes; 0 for half of what is available.
+    pub memory_bytes: u64,
+    /// Places for what does not fit the memory, such as "/fast,/large:100G"; NULL for the output's
+    /// folder.
+    pub spill: *const c_char,
+    /// Is told how far the sort is, or NULL.
+    pub progress: dp_sort_progress,
+    /// What `progress` is called with.
+    pub user: *mut c_void,
+}
+
+// SAFETY: the fields are numbers, pointers, and a function that may be absent.
+unsafe impl Options for dp_sort_options {
+    fn size(&self) -> u32 {
+        self.size
+    }
+}
+
+/// # Safety
+/// The texts are null or end with NUL.
+unsafe fn format(asked: &dp_sort_options) -> Result<RecordFormat> {
+    let number = |kind| RecordFormat::Numbers { kind, reverse: asked.reverse != 0 };
+    let len = |bytes: u64| {
+        usize::try_from(bytes).map_err(|_| Error::new(ErrorKind::InvalidInput, "sort", format!("{bytes} bytes")))
+    };
+    Ok(match asked.kind {
+        0 => {
+            let mut modifiers = Modifiers::default();
+            if !asked.letters.is_null() {
+                // SAFETY: the caller of this function says so.
+                for letter in unsafe { arguments::bytes(asked.letters, "letters")? } {
+                    if !modifiers.set(*letter) {
+                        let why = format!("`{}` is no ordering letter", char::from(*letter));
+                        return Err(Error::new(ErrorKind::InvalidInput, "sort", why));
+                    }
+                }
+            }
+            modifiers.reverse |= asked.reverse != 0;
+            let mut keys = Vec::new();
+            if !asked.keys.is_null() {
+                // SAFETY: as above.
+                let text = unsafe { arguments::bytes(asked.keys, "keys")? };
+                for key in text.split(|byte| *byte == b' ').filter(|key| !key.is_empty()) {
+                    keys.push(KeySpec::parse(key)?);
+                }
+            }
+            let separator = match u8::try_from(asked.separator) {
+                Ok(0) => None,
+                Ok(byte) => Some(byte),
+                Err(_) => {
+                    let why = format!("the separator {} is no byte", asked.separator);
+                    return Err(Error::new(ErrorKind::InvalidInput, "sort", why));
+                }
+            };
+            let options = TextOptions::default()
+                .modifiers(modifiers)
+                .keys(keys)
+                .separator(separator)
+                .stable(asked.stable != 0)
+                .unique(asked.unique != 0);
+            let terminator = if asked.zero_terminated != 0 { 0 } else { b'\n' };
+            RecordFormat::Lines { order: options.compile()?, terminator }
+        }
+        1 => RecordFormat::Records {
+            len: len(asked.record_length)?,
+            key_at: len(asked.key_at)?,
+            key_len: len(asked.key_length)?,
+            reverse: asked.reverse != 0,
+        },
+        2 => number(NumberKind::U32),
+        3 => number(NumberKind::U64),
+        4 => number(NumberKind::I64),
+        5 => number(NumberKind::F64),
+        other => return Err(Error::new(ErrorKind::InvalidInput, "sort", format!("{other} is no dp_record_kind"))),
+    })
+}
+
+/// Sorts `count` files into one, which appears under its name when it is complete. `output` may be
+/// one of the inputs. The report is copied as JSON, as `snprintf` does, if `report` is not NULL;
+/// `*len`, if it is not NULL, becomes its whole length.
+///
+/// Errors: DP_NOT_FOUND, DP_NO_SPACE, DP_OUT_OF_MEMORY, DP_INTERRUPTED by `progress`, DP_DEVICE. After
+/// an error nothing is left of the output.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_sort(
+    machine: dp_machine,
+    inputs: *const *const c_char,
+    count: usize,
+    output: *const c_char,
+    options: *const dp_sort_options,
+    report: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        // SAFETY: the header says what the pointers are.
+        let (asked, paths, output) = unsafe {
+            let asked = arguments::options(options, "options")?;
+            (asked, arguments::slice(inputs, count, "inputs")?, arguments::path(output, "output")?)
+        };
+        if paths.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "sort", "no inputs"));
+        }
+        let machine = MACHINES.get(machine.id)?.clone();
+        let mut opened = Vec::with_capacity(paths.len());
+        for path in paths {
+            // SAFETY: as above.
+            opened.push(Input::open(unsafe { arguments::path(*path, "inputs")? })?);
+        }
+        // SAFETY: as above.
+        let format = unsafe { format(&asked)? };
+        let mut job = SortJob::between(&machine, format, opened, Output::to(output)?).unique(asked.unique != 0);
+        if asked.memory_bytes != 0 {
+            job = job.memory_bytes(asked.memory_bytes);
+        }
+        if asked.threads != 0 {
+            job = job.threads(asked.threads as usize);
+        }
+        if !asked.spill.is_null() {
+            // SAFETY: as above.
+            job = job.spill(StagePlace::parse_list(unsafe { arguments::text(asked.spill, "spill")? })?);
+        }
+        let done = match asked.progress {
+            None => sort(&machine, job)?,
+            Some(progress) => watched(job, &machine, &mut |total, read, spilled, written| {
+                // SAFETY: the caller gave the function for this argument.
+                unsafe { progress(asked.user, total, read, spilled, written) == 0 }
+            })?,
+        };
+        let shown =
+            serde_json::to_string(&done).map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string()))?;
+        // SAFETY: as above.
+        unsafe { arguments::copy_text(&shown, report, capacity, len) };
+        Ok(())
+    })
+}
+
+/// Sorts on another thread, so that this one can tell how far it is.
+fn watched(
+    job: SortJob,
+    machine: &datapipes::Machine,
+    tell: &mut dyn FnMut(u64, u64, u64, u64) -> bool,
+) -> Result<SortReport> {
+    let control = job.control.clone();
+    let (done, finished) = channel();
+    let machine = machine.clone();
+    let thread = threads::spawn("dp-sort", move || {
+        // The receiver waits for this, or its thread is gone.
+        let _ = done.send(sort(&machine, job));
+    })?;
+    let outcome = loop {
+        match finished.recv_timeout(Duration::from_millis(100)) {
+            Ok(outcome) => break outcome,
+            Err(RecvTimeoutError::Disconnected) => {
+                break Err(Error::new(ErrorKind::Panicked, "sort", "the thread that sorts panicked"));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let p = &control.progress;
+                let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+                if !tell(read(&p.total), read(&p.read), read(&p.spilled), read(&p.written)) {
+                    control.stop();
+                }
+            }
+        }
+    };
+    threads::join(thread).map_err(|panicked| panicked.error("sort"))?;
+    outcome
+}

@@ -1,0 +1,84 @@
+//! The header is the one that the sources give, and it declares what the library exports.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+fn here() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(under: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(under).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn generated() -> String {
+    let config = cbindgen::Config::from_file(here().join("cbindgen.toml")).unwrap();
+    let builder = cbindgen::Builder::new().with_config(config).with_src(here().join("src/lib.rs"));
+    let mut text = Vec::new();
+    builder.generate().unwrap().write(&mut text);
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn it_is_generated_from_the_sources() {
+    let path = here().join("include/datapipes.h");
+    let generated = generated();
+    if std::env::var_os("UPDATE_HEADER").is_some() {
+        std::fs::write(&path, &generated).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == generated,
+        "include/datapipes.h is not what the sources give: UPDATE_HEADER=1 cargo test -p datapipes-c --test header"
+    );
+}
+
+#[test]
+fn it_declares_every_function() {
+    let header = std::fs::read_to_string(here().join("include/datapipes.h")).unwrap();
+    let mut functions = 0;
+    for file in sources(&here().join("src")) {
+        let text = std::fs::read_to_string(file).unwrap();
+        for part in text.split("#[unsafe(no_mangle)]").skip(1) {
+            let name = part.split("fn ").nth(1).unwrap().split('(').next().unwrap();
+            assert_eq!(header.matches(&format!("{name}(")).count(), 1, "{name} is declared once");
+            functions += 1;
+        }
+    }
+    assert!(functions > 80, "{functions}");
+}
+
+/// The numbers of errors are those of the descriptor's wire, which programs read.
+#[test]
+fn the_numbers_of_errors_are_those_of_the_wire() {
+    use datapipes::ErrorKind;
+    use datapipes::descriptor::wire::code_of;
+    let text = std::fs::read_to_string(here().join("src/error.rs")).unwrap();
+    let number = |name: &str| -> u32 {
+        let rest = text.split(&format!("{name} = ")).nth(1).unwrap();
+        rest.split(',').next().unwrap().parse().unwrap()
+    };
+    for (name, kind) in [
+        ("DP_INVALID_INPUT", ErrorKind::InvalidInput),
+        ("DP_OUT_OF_RANGE", ErrorKind::OutOfRange),
+        ("DP_MISALIGNED", ErrorKind::Misaligned),
+        ("DP_BUSY", ErrorKind::Busy),
+        ("DP_UNSUPPORTED", ErrorKind::Unsupported),
+        ("DP_UNAVAILABLE", ErrorKind::Unavailable),
+        ("DP_NOT_FOUND", ErrorKind::NotFound),
+        ("DP_PERMISSION_DENIED", ErrorKind::PermissionDenied),
+        ("DP_NO_SPACE", ErrorKind::NoSpace),
+        ("DP_OUT_OF_MEMORY", ErrorKind::OutOfMemory),
+        ("DP_END_OF_FILE", ErrorKind::EndOfFile),
+        ("DP_DEVICE", ErrorKind::Device),
+        ("DP_INTERRUPTED", ErrorKind::Interrupted),
+        ("DP_CORRUPT", ErrorKind::Corrupt),
+        ("DP_SYSTEM", ErrorKind::System),
+        ("DP_FORKED", ErrorKind::Forked),
+        ("DP_PANICKED", ErrorKind::Panicked),
+    ] {
+        assert_eq!(number(name), code_of(kind), "{name}");
+    }
+}

@@ -1,0 +1,212 @@
+/* What goes wrong in programs: every case ends in an error, none in undefined behaviour. */
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { LEN = 1 << 16 };
+
+static dp_machine machine;
+static int releases;
+
+static void released(void *user) {
+    CHECK(user == &releases);
+    releases++;
+}
+
+static void handles(void) {
+    dp_place place, other, zero;
+    dp_pipe pipe;
+    dp_lease lease;
+    void *bytes;
+    size_t len;
+    zero.id = 0;
+    FAILS(DP_INVALID_INPUT, dp_place_close(zero));
+    OK(dp_dram_allocate(LEN, NULL, &place));
+    OK(dp_dram_allocate(LEN, NULL, &other));
+    OK(dp_connect(machine, place, other, NULL, &pipe));
+    OK(dp_place_close(place));
+    FAILS(DP_INVALID_INPUT, dp_place_close(place));
+    FAILS(DP_INVALID_INPUT, dp_lease_write(place, &lease, &bytes, &len));
+    FAILS(DP_INVALID_INPUT, dp_connect(machine, place, other, NULL, &pipe));
+    /* The pipe keeps what it needs. */
+    OK(dp_pipe_transfer(pipe, span(0, 0, LEN)));
+    FAILS(DP_OUT_OF_RANGE, dp_pipe_transfer(pipe, span(1, 0, LEN)));
+    FAILS(DP_OUT_OF_RANGE, dp_pipe_transfer(pipe, span(UINT64_MAX, UINT64_MAX, UINT64_MAX)));
+    OK(dp_lease_write(other, &lease, &bytes, &len));
+    FAILS(DP_BUSY, dp_pipe_transfer(pipe, span(0, 0, LEN)));
+    OK(dp_lease_close(lease));
+    FAILS(DP_INVALID_INPUT, dp_lease_close(lease));
+    OK(dp_pipe_close(pipe));
+    FAILS(DP_INVALID_INPUT, dp_pipe_transfer(pipe, span(0, 0, 1)));
+    FAILS(DP_INVALID_INPUT, dp_pipe_close(pipe));
+    OK(dp_place_close(other));
+}
+
+static void pointers(void) {
+    dp_place place;
+    dp_constraints constraints;
+    dp_pipe pipe;
+    struct {
+        dp_constraints known;
+        uint64_t newer;
+    } later;
+    static unsigned char mine[LEN];
+    FAILS(DP_INVALID_INPUT, dp_dram_allocate(LEN, NULL, NULL));
+    FAILS(DP_INVALID_INPUT, dp_dram_allocate(0, NULL, &place));
+    FAILS(DP_OUT_OF_MEMORY, dp_dram_allocate((uint64_t)1 << 60, NULL, &place));
+    FAILS(DP_INVALID_INPUT, dp_ssd_open(NULL, DP_READ, DP_AUTO, &place));
+    FAILS(DP_NOT_FOUND, dp_ssd_open("/no/such/file", DP_READ, DP_AUTO, &place));
+    FAILS(DP_INVALID_INPUT, dp_ssd_open("/", 99, DP_AUTO, &place));
+    FAILS(DP_INVALID_INPUT, dp_ssd_open("/", DP_READ, DP_AUTO, &place));
+    FAILS(DP_INVALID_INPUT, dp_ssd_from_descriptor(-1, "x", DP_AUTO, &place));
+    CHECK(dp_error_kind_of(dp_ssd_from_descriptor(1 << 30, "x", DP_AUTO, &place)) != DP_OK);
+    FAILS(DP_INVALID_INPUT, dp_machine_each_core(machine, NULL, NULL));
+    /* Memory of the program: given back once, also where it was refused. */
+    FAILS(DP_INVALID_INPUT, dp_dram_foreign(NULL, LEN, released, &releases, &place));
+    FAILS(DP_INVALID_INPUT, dp_dram_foreign(mine, 0, released, &releases, &place));
+    FAILS(DP_INVALID_INPUT, dp_dram_foreign(mine, LEN, released, &releases, NULL));
+    CHECK(releases == 3);
+    OK(dp_dram_foreign(mine, LEN, released, &releases, &place));
+    CHECK(releases == 3);
+    memset(&constraints, 0, sizeof constraints);
+    FAILS(DP_INVALID_INPUT, dp_connect(machine, place, place, &constraints, &pipe));
+    constraints.size = sizeof constraints;
+    constraints.only = "no-such-primitive";
+    FAILS(DP_INVALID_INPUT, dp_connect(machine, place, place, &constraints, &pipe));
+    constraints.only = "\xff";
+    FAILS(DP_INVALID_INPUT, dp_connect(machine, place, place, &constraints, &pipe));
+    constraints.only = NULL;
+    constraints.at_least = -1.0;
+    FAILS(DP_INVALID_INPUT, dp_connect(machine, place, place, &constraints, &pipe));
+    constraints.at_least = 0;
+    constraints.require_offload = 1;
+    FAILS(DP_UNSUPPORTED, dp_connect(machine, place, place, &constraints, &pipe));
+    /* A program that was compiled with an older header, and one with a newer one. */
+    constraints.size = 8;
+    constraints.at_least = -1.0;
+    FAILS(DP_UNSUPPORTED, dp_connect(machine, place, place, &constraints, &pipe));
+    memset(&later, 0, sizeof later);
+    later.known.size = sizeof later;
+    OK(dp_connect(machine, place, place, &later.known, &pipe));
+    OK(dp_pipe_close(pipe));
+    later.newer = 1;
+    FAILS(DP_UNSUPPORTED, dp_connect(machine, place, place, &later.known, &pipe));
+    OK(dp_place_close(place));
+    CHECK(releases == 4);
+    CHECK(dp_error_kind_of(dp_error_new(999, NULL)) == DP_SYSTEM);
+}
+
+/* Threads that use a pipe while it is closed under them. */
+static dp_pipe shared;
+
+static void *use(void *user) {
+    (void)user;
+    for (;;) {
+        dp_error error = dp_pipe_transfer(shared, span(0, 0, 64));
+        uint32_t kind = dp_error_kind_of(error);
+        dp_error_close(error);
+        if (kind == DP_INVALID_INPUT) {
+            return NULL;
+        }
+        CHECK(kind == DP_OK || kind == DP_BUSY);
+    }
+}
+
+static void threads(void) {
+    dp_place source, target;
+    int round, i;
+    OK(dp_dram_allocate(LEN, NULL, &source));
+    OK(dp_dram_allocate(LEN, NULL, &target));
+    for (round = 0; round < 50; round++) {
+        pthread_t threads[3];
+        OK(dp_connect(machine, source, target, NULL, &shared));
+        for (i = 0; i < 3; i++) {
+            CHECK(pthread_create(&threads[i], NULL, use, NULL) == 0);
+        }
+        OK(dp_pipe_close(shared));
+        for (i = 0; i < 3; i++) {
+            CHECK(pthread_join(threads[i], NULL) == 0);
+        }
+    }
+    OK(dp_place_close(source));
+    OK(dp_place_close(target));
+}
+
+/* A child refuses what its parent made, may close it, and can begin anew. */
+static void forked(void) {
+    dp_place source, target;
+    dp_pipe pipe;
+    int status;
+    pid_t child;
+    OK(dp_dram_allocate(LEN, NULL, &source));
+    OK(dp_dram_allocate(LEN, NULL, &target));
+    OK(dp_connect(machine, source, target, NULL, &pipe));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        dp_machine own;
+        FAILS(DP_FORKED, dp_pipe_transfer(pipe, span(0, 0, LEN)));
+        OK(dp_pipe_close(pipe));
+        OK(dp_machine_discover(&own));
+        OK(dp_dram_allocate(LEN, NULL, &source));
+        OK(dp_dram_allocate(LEN, NULL, &target));
+        OK(dp_connect(own, source, target, NULL, &pipe));
+        OK(dp_pipe_transfer(pipe, span(0, 0, LEN)));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(dp_pipe_transfer(pipe, span(0, 0, LEN)));
+    OK(dp_pipe_close(pipe));
+    OK(dp_place_close(source));
+    OK(dp_place_close(target));
+}
+
+/* The program ends while transfers are under way: it does not crash. */
+static void ends_in_the_middle(void) {
+    int status;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        dp_machine own;
+        dp_runtime runtime;
+        dp_place file, memory;
+        dp_runtime_pipe pipe;
+        dp_future future;
+        int i;
+        OK(dp_machine_discover(&own));
+        OK(dp_runtime_start(own, NULL, &runtime));
+        OK(dp_ssd_open(getenv("FOLDER"), DP_UNLINKED, DP_AUTO, &file));
+        OK(dp_ssd_preallocate(file, 16 << 20));
+        OK(dp_dram_allocate(16 << 20, NULL, &memory));
+        OK(dp_runtime_connect(runtime, file, memory, NULL, NULL, &pipe));
+        for (i = 0; i < 16; i++) {
+            OK(dp_runtime_pipe_transfer(pipe, span((uint64_t)i << 20, (uint64_t)i << 20, 1 << 20), &future));
+        }
+        exit(7);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
+int main(void) {
+    dp_error none, copy;
+    none.id = 0;
+    CHECK(dp_error_kind_of(none) == DP_OK && dp_error_errno(none) == 0);
+    dp_error_close(none);
+    OK(dp_machine_discover(&machine));
+    copy = dp_error_new(DP_NO_SPACE, "full");
+    CHECK(strcmp(dp_error_message(copy), "full") == 0);
+    dp_error_close(copy);
+    dp_error_close(copy);
+    CHECK(strstr(dp_error_message(copy), "closed") != NULL);
+    handles();
+    pointers();
+    threads();
+    forked();
+    ends_in_the_middle();
+    OK(dp_machine_close(machine));
+    FAILS(DP_INVALID_INPUT, dp_machine_close(machine));
+    puts("everything holds");
+    return 0;
+}
