@@ -90,6 +90,24 @@ fn the_products_in_c_with_the_static_library() {
     }
 }
 
+const CPP: Build<'_> = Build { compiler: "c++", standard: "-std=c++20", ..C };
+
+#[test]
+fn figures_and_objects_in_cpp() {
+    if has("c++", "figures_and_objects_in_cpp") {
+        run(&CPP, "objects.cpp");
+    }
+}
+
+/// The same by Clang, which is not everywhere.
+#[test]
+fn by_clang() {
+    if has("clang", "by_clang") && has("clang++", "by_clang") {
+        run(&Build { compiler: "clang", ..C }, "flavors.c");
+        run(&Build { compiler: "clang++", ..CPP }, "objects.cpp");
+    }
+}
+
 #[test]
 fn misuse_in_c() {
     if has("cc", "misuse_in_c") {
@@ -97,11 +115,16 @@ fn misuse_in_c() {
     }
 }
 
+const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover"];
+
 #[test]
 fn under_the_address_and_undefined_behaviour_sanitizers() {
     if has("cc", "under_the_address_and_undefined_behaviour_sanitizers") {
         for source in ["flavors.c", "products.c"] {
-            run(&Build { flags: &["-fsanitize=address,undefined", "-fno-sanitize-recover"], ..C }, source);
+            run(&Build { flags: SANITIZERS, ..C }, source);
+        }
+        if has("c++", "under_the_address_and_undefined_behaviour_sanitizers") {
+            run(&Build { flags: SANITIZERS, ..CPP }, "objects.cpp");
         }
     }
 }

@@ -1,0 +1,717 @@
+/* Data Pipes for C++20: what datapipes.h has, with objects that end themselves, spans of bytes, and
+ * futures that coroutines await. Header only; link with -ldatapipes. docs/c.md has the first program.
+ *
+ * Objects are moved, not copied. Functions throw datapipes::error. One object may be used by several
+ * threads at once, like its handle in C, but not while it is moved or destroyed.
+ */
+#ifndef DATAPIPES_HPP
+#define DATAPIPES_HPP
+
+#include <array>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "datapipes.h"
+
+namespace datapipes {
+
+/* What failed, where, and how far it got. */
+class error : public std::runtime_error {
+  public:
+    /* Takes an error of the C interface. */
+    explicit error(dp_error from)
+        : std::runtime_error(dp_error_message(from)),
+          kind_(static_cast<dp_error_kind>(dp_error_kind_of(from))),
+          errno_(dp_error_errno(from)),
+          offset_(dp_error_offset(from)),
+          bytes_done_(dp_error_bytes_done(from)) {
+        dp_error_close(from);
+    }
+
+    dp_error_kind kind() const noexcept { return kind_; }
+    /* The operating system's number; 0 if there is none. */
+    int errno_number() const noexcept { return errno_; }
+    /* The offset in bytes at which it happened, if it has one. */
+    std::optional<std::uint64_t> offset() const noexcept {
+        return offset_ == UINT64_MAX ? std::nullopt : std::optional(offset_);
+    }
+    /* Bytes moved before the error. */
+    std::uint64_t bytes_done() const noexcept { return bytes_done_; }
+
+  private:
+    dp_error_kind kind_;
+    int errno_;
+    std::uint64_t offset_;
+    std::uint64_t bytes_done_;
+};
+
+/* Throws what a function of the C interface returned. */
+inline void check(dp_error result) {
+    if (result.id != 0) [[unlikely]] {
+        throw error(result);
+    }
+}
+
+namespace detail {
+
+/* Calls a function of the program's from the library: what it throws becomes an error. */
+template <class Work>
+dp_error guarded(Work &&work) noexcept {
+    try {
+        work();
+        return dp_error{0};
+    } catch (const error &e) {
+        return dp_error_new(e.kind(), e.what());
+    } catch (const std::exception &e) {
+        return dp_error_new(DP_PANICKED, e.what());
+    } catch (...) {
+        return dp_error_new(DP_PANICKED, "an exception that is no std::exception");
+    }
+}
+
+/* A handle that closes itself. */
+template <class Handle, dp_error (*Close)(Handle)>
+class owned {
+  public:
+    owned() noexcept : handle_{0} {}
+    explicit owned(Handle handle) noexcept : handle_(handle) {}
+    owned(owned &&other) noexcept : handle_(std::exchange(other.handle_, Handle{0})) {}
+    owned &operator=(owned &&other) noexcept {
+        if (this != &other) {
+            reset();
+            handle_ = std::exchange(other.handle_, Handle{0});
+        }
+        return *this;
+    }
+    owned(const owned &) = delete;
+    owned &operator=(const owned &) = delete;
+    ~owned() { reset(); }
+
+    /* The handle of the C interface, which stays this object's. */
+    Handle handle() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_.id != 0; }
+
+  protected:
+    Handle release() noexcept { return std::exchange(handle_, Handle{0}); }
+    Handle handle_;
+
+  private:
+    void reset() noexcept {
+        if (handle_.id != 0) {
+            dp_error_close(Close(release()));
+        }
+    }
+};
+
+/* A text of the library, whatever its length. */
+template <class Copy>
+std::string text_of(Copy &&copy) {
+    std::string text(1024, '\0');
+    for (;;) {
+        std::size_t len = 0;
+        check(copy(text.data(), text.size(), &len));
+        if (len < text.size()) {
+            text.resize(len);
+            return text;
+        }
+        text.resize(len + 1);
+    }
+}
+
+}  // namespace detail
+
+/* What a transfer moves, in bytes. */
+using span = dp_span;
+
+class machine;
+
+/* The right to read the bytes of a place in memory, until it is destroyed. */
+class read_lease : public detail::owned<dp_lease, dp_lease_close> {
+  public:
+    explicit read_lease(dp_place place) {
+        const void *address = nullptr;
+        std::size_t len = 0;
+        check(dp_lease_read(place, &handle_, &address, &len));
+        bytes_ = {static_cast<const std::byte *>(address), len};
+    }
+    std::span<const std::byte> bytes() const noexcept { return bytes_; }
+    /* The bytes as numbers; throws if address or length do not fit. */
+    template <class T>
+    std::span<const T> as() const {
+        static_assert(std::is_arithmetic_v<T>);
+        if (reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) != 0 || bytes_.size() % sizeof(T) != 0) {
+            throw error(dp_error_new(DP_MISALIGNED, "view: the bytes are not a whole number of aligned elements"));
+        }
+        return {reinterpret_cast<const T *>(bytes_.data()), bytes_.size() / sizeof(T)};
+    }
+
+  private:
+    std::span<const std::byte> bytes_;
+};
+
+/* The right to write the bytes of a place in memory, until it is destroyed. */
+class write_lease : public detail::owned<dp_lease, dp_lease_close> {
+  public:
+    explicit write_lease(dp_place place) {
+        void *address = nullptr;
+        std::size_t len = 0;
+        check(dp_lease_write(place, &handle_, &address, &len));
+        bytes_ = {static_cast<std::byte *>(address), len};
+    }
+    std::span<std::byte> bytes() const noexcept { return bytes_; }
+    /* The bytes as numbers; throws if address or length do not fit. */
+    template <class T>
+    std::span<T> as() const {
+        static_assert(std::is_arithmetic_v<T>);
+        if (reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) != 0 || bytes_.size() % sizeof(T) != 0) {
+            throw error(dp_error_new(DP_MISALIGNED, "view: the bytes are not a whole number of aligned elements"));
+        }
+        return {reinterpret_cast<T *>(bytes_.data()), bytes_.size() / sizeof(T)};
+    }
+
+  private:
+    std::span<std::byte> bytes_;
+};
+
+/* A place where bytes are. */
+class place : public detail::owned<dp_place, dp_place_close> {
+  public:
+    using owned::owned;
+
+    std::uint64_t length() const {
+        std::uint64_t len = 0;
+        check(dp_place_length(handle_, &len));
+        return len;
+    }
+    std::string name() const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_place_name(handle_, at, room, len);
+        });
+    }
+};
+
+/* A place in memory. */
+class memory : public place {
+  public:
+    using place::place;
+
+    read_lease lease() const { return read_lease(handle_); }
+    write_lease lease_mut() const { return write_lease(handle_); }
+    /* The same bytes: `len` of them at `at`. */
+    memory range(std::uint64_t at, std::uint64_t len) const {
+        dp_place part;
+        check(dp_place_range(handle_, at, len, &part));
+        return memory(part);
+    }
+};
+
+/* Main memory. */
+class dram : public memory {
+  public:
+    /* Zeroed, prefaulted, on huge pages where the kernel has them. */
+    explicit dram(std::uint64_t len) { check(dp_dram_allocate(len, nullptr, &handle_)); }
+
+    /* Memory of the program; `keeper` is destroyed when the library has no more use for it. */
+    template <class Keeper>
+    static memory over(std::span<std::byte> bytes, Keeper keeper) {
+        auto kept = std::make_unique<Keeper>(std::move(keeper));
+        dp_place made;
+        // The function is called once, also if this fails.
+        check(dp_dram_foreign(
+            bytes.data(), bytes.size(), [](void *user) { delete static_cast<Keeper *>(user); }, kept.release(), &made));
+        return memory(made);
+    }
+};
+
+/* A file or a block device. */
+class ssd : public place {
+  public:
+    explicit ssd(const std::filesystem::path &path, dp_open_mode mode = DP_READ, dp_access access = DP_AUTO) {
+        check(dp_ssd_open(path.c_str(), mode, access, &handle_));
+    }
+    /* The descriptor is duplicated. */
+    ssd(int descriptor, const std::string &name, dp_access access = DP_AUTO) {
+        check(dp_ssd_from_descriptor(descriptor, name.c_str(), access, &handle_));
+    }
+    void set_length(std::uint64_t len) { check(dp_ssd_set_length(handle_, len)); }
+    void preallocate(std::uint64_t len) { check(dp_ssd_preallocate(handle_, len)); }
+    void sync() { check(dp_ssd_sync(handle_)); }
+};
+
+/* A file of persistent memory. */
+class pmem : public memory {
+  public:
+    explicit pmem(const std::filesystem::path &path) { check(dp_pmem_open(path.c_str(), &handle_)); }
+};
+
+/* Memory on a NUMA node. */
+class numa_memory : public memory {
+  public:
+    numa_memory(std::uint32_t node, std::uint64_t len) { check(dp_numa_allocate(node, len, &handle_)); }
+};
+
+using constraints = dp_constraints;
+using service = dp_service;
+
+/* Demands without any; set what is needed. */
+inline constraints no_constraints() noexcept {
+    constraints made{};
+    made.size = sizeof made;
+    return made;
+}
+
+/* A transfer that was started. Destroying it forgets its result. */
+class transfer : public detail::owned<dp_transfer, dp_transfer_close> {
+  public:
+    using owned::owned;
+    /* Waits until the bytes are there. */
+    void wait() { check(dp_transfer_wait(release())); }
+    bool is_done() const {
+        std::uint32_t done = 0;
+        check(dp_transfer_is_done(handle_, &done));
+        return done != 0;
+    }
+};
+
+/* A connection of two places, in the blocking flavor (CIDR'23, figure 6a). */
+class pipe : public detail::owned<dp_pipe, dp_pipe_close> {
+  public:
+    using owned::owned;
+
+    void transfer(span what) const { check(dp_pipe_transfer(handle_, what)); }
+    datapipes::transfer start(span what) const {
+        dp_transfer started;
+        check(dp_pipe_start(handle_, what, &started));
+        return datapipes::transfer(started);
+    }
+    /* Moves many spans, several at once; returns the bytes. */
+    std::uint64_t transfer_all(std::span<const span> spans) const {
+        std::uint64_t bytes = 0;
+        check(dp_pipe_transfer_all(handle_, spans.data(), spans.size(), nullptr, &bytes));
+        return bytes;
+    }
+    std::string route(dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_pipe_route(handle_, format, at, room, len);
+        });
+    }
+    std::string report(dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_pipe_report(handle_, format, at, room, len);
+        });
+    }
+};
+
+/* A transfer of a runtime: `wait`, `co_await`, or `as_std_future`. Destroying it forgets its result. */
+class future : public detail::owned<dp_future, dp_future_close> {
+  public:
+    using owned::owned;
+
+    /* Waits until the bytes are there. */
+    void wait() { check(dp_future_wait(release())); }
+    bool is_done() const {
+        std::uint32_t done = 0;
+        check(dp_future_is_done(handle_, &done));
+        return done != 0;
+    }
+    /* Returns whether it was stopped; false if it was complete. */
+    bool cancel() {
+        std::uint32_t stopped = 0;
+        check(dp_future_cancel(release(), &stopped));
+        return stopped != 0;
+    }
+    /* Calls `told(std::exception_ptr)` once, null for success, on a thread of the runtime or here.
+     * What it throws is lost. */
+    template <class Told>
+    void then(Told told) {
+        auto kept = std::make_unique<Told>(std::move(told));
+        dp_future_on_done(release(), call<Told>, kept.release());
+    }
+    std::future<void> as_std_future() {
+        std::promise<void> promise;
+        auto made = promise.get_future();
+        then([promise = std::move(promise)](std::exception_ptr failed) mutable {
+            failed ? promise.set_exception(failed) : promise.set_value();
+        });
+        return made;
+    }
+
+    /* A coroutine that awaits it goes on where the result is told: on a thread of the runtime, or
+     * at once. It must not be destroyed while it waits. */
+    auto operator co_await() && noexcept {
+        struct awaiter {
+            future what;
+            std::exception_ptr failed;
+            bool await_ready() const { return what.is_done(); }
+            void await_suspend(std::coroutine_handle<> waiting) {
+                what.then([this, waiting](std::exception_ptr result) {
+                    failed = result;
+                    waiting.resume();
+                });
+            }
+            void await_resume() {
+                if (what) {
+                    what.wait();  // It was done before anybody waited.
+                } else if (failed) {
+                    std::rethrow_exception(failed);
+                }
+            }
+        };
+        return awaiter{std::move(*this), nullptr};
+    }
+
+  private:
+    template <class Told>
+    static void call(void *user, dp_error result) {
+        std::unique_ptr<Told> told(static_cast<Told *>(user));
+        auto failed = result.id == 0 ? std::exception_ptr() : std::make_exception_ptr(error(result));
+        dp_error_close(detail::guarded([&] { (*told)(failed); }));
+    }
+};
+
+/* A pipe of a runtime (CIDR'23, figure 6b). */
+class runtime_pipe : public detail::owned<dp_runtime_pipe, dp_runtime_pipe_close> {
+  public:
+    using owned::owned;
+
+    [[nodiscard]] future transfer(span what) const {
+        dp_future started;
+        check(dp_runtime_pipe_transfer(handle_, what, &started));
+        return future(started);
+    }
+    void drain() const { check(dp_runtime_pipe_drain(handle_)); }
+    std::string route(dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_runtime_pipe_route(handle_, format, at, room, len);
+        });
+    }
+    std::string report(dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_runtime_pipe_report(handle_, format, at, room, len);
+        });
+    }
+};
+
+/* A transfer of a descriptor pipe that is done. */
+struct completion {
+    std::uint64_t token;
+    std::uint64_t place;
+    std::uint64_t bytes;
+    /* Null for success. */
+    std::exception_ptr failed;
+
+    explicit completion(const dp_completion &from)
+        : token(from.token),
+          place(from.place),
+          bytes(from.bytes),
+          failed(from.error.id == 0 ? std::exception_ptr() : std::make_exception_ptr(error(from.error))) {}
+};
+
+/* A pipe that is a file descriptor (CIDR'23, figure 6c). */
+class pipe_fd : public detail::owned<dp_pipe_fd, dp_pipe_fd_close> {
+  public:
+    using owned::owned;
+
+    /* For poll and epoll: writable when it can take a transfer, readable when one is done. */
+    int descriptor() const {
+        std::int32_t number = -1;
+        check(dp_pipe_fd_descriptor(handle_, &number));
+        return number;
+    }
+    std::uint64_t submit(span what) const {
+        std::uint64_t token = 0;
+        check(dp_pipe_fd_submit(handle_, what, &token));
+        return token;
+    }
+    std::optional<completion> complete() const {
+        dp_completion done;
+        std::uint32_t is_there = 0;
+        check(dp_pipe_fd_complete(handle_, &done, &is_there));
+        return is_there != 0 ? std::optional<completion>(completion(done)) : std::nullopt;
+    }
+    completion complete_wait() const {
+        dp_completion done;
+        check(dp_pipe_fd_complete_wait(handle_, &done));
+        return completion(done);
+    }
+};
+
+/* The machine as it was discovered. */
+class machine : public detail::owned<dp_machine, dp_machine_close> {
+  public:
+    machine() { check(dp_machine_discover(&handle_)); }
+
+    std::uint32_t cores() const {
+        std::uint32_t count = 0;
+        check(dp_machine_cores(handle_, &count, nullptr));
+        return count;
+    }
+    /* The smallest core's L2 cache in bytes: figure 6a's `CacheSize`. */
+    std::uint64_t l2_bytes() const {
+        std::uint64_t bytes = 0;
+        check(dp_machine_cores(handle_, nullptr, &bytes));
+        return bytes;
+    }
+    /* The position of the core that runs this thread: figure 6a's `core_idx`. */
+    std::uint32_t current_core() const {
+        std::uint32_t core = 0;
+        check(dp_machine_current_core(handle_, &core));
+        return core;
+    }
+    /* Calls `work(core)` on every core at once, each call on a thread bound to its core. */
+    template <class Work>
+    void each_core(Work &&work) const {
+        using Held = std::remove_reference_t<Work>;
+        check(dp_machine_each_core(
+            handle_,
+            [](std::uint32_t core, void *user) {
+                return detail::guarded([&] { (*static_cast<Held *>(user))(core); });
+            },
+            const_cast<void *>(static_cast<const void *>(std::addressof(work)))));
+    }
+    /* A core's private cache, over memory that backs it. */
+    memory core_cache(std::uint32_t core, const memory &backing, std::uint32_t level = 0) const {
+        dp_place made;
+        check(dp_core_cache(handle_, core, level, backing.handle(), &made));
+        return memory(made);
+    }
+    /* Several places used as one, such as "dram:1G,/fast,/large:100G". */
+    place staging(const std::string &places, bool by_cost = false) const {
+        dp_place made;
+        check(dp_staging_open(handle_, places.c_str(), by_cost, &made));
+        return place(made);
+    }
+    pipe connect(const place &source, const place &target) const { return connect(source, target, nullptr); }
+    pipe connect(const place &source, const place &target, const constraints &demands) const {
+        return connect(source, target, &demands);
+    }
+    pipe_fd connect_fd(const place &source, const place &target) const {
+        dp_pipe_fd made;
+        check(dp_connect_fd(handle_, source.handle(), target.handle(), &made));
+        return pipe_fd(made);
+    }
+    std::string explain(const place &source, const place &target, dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_explain(handle_, source.handle(), target.handle(), nullptr, format, at, room, len);
+        });
+    }
+    std::string describe(dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_machine_describe(handle_, format, at, room, len);
+        });
+    }
+    /* Sorts files into one; returns the report as JSON. */
+    std::string sort(
+        std::span<const std::filesystem::path> inputs, const std::filesystem::path &output, dp_sort_options options) const {
+        std::vector<const char *> names;
+        for (const auto &input : inputs) {
+            names.push_back(input.c_str());
+        }
+        options.size = sizeof options;
+        std::string report(std::size_t{64} << 10, '\0');
+        std::size_t len = 0;
+        check(dp_sort(
+            handle_, names.data(), names.size(), output.c_str(), &options, report.data(), report.size(), &len));
+        report.resize(std::min(len, report.size() - 1));
+        return report;
+    }
+
+  private:
+    pipe connect(const place &source, const place &target, const constraints *demands) const {
+        dp_pipe made;
+        check(dp_connect(handle_, source.handle(), target.handle(), demands, &made));
+        return pipe(made);
+    }
+};
+
+/* One item on its way through a graph. */
+class item {
+  public:
+    explicit item(const dp_item *from) noexcept : from_(from) {}
+    std::uint64_t index() const noexcept { return dp_item_index(from_); }
+    /* The buffer that it holds of a set. */
+    std::size_t buffer(std::uint32_t set) const {
+        std::size_t number = 0;
+        check(dp_item_buffer(from_, set, &number));
+        return number;
+    }
+
+  private:
+    const dp_item *from_;
+};
+
+/* Stages, their dependencies and their buffers (CIDR'23, figure 7). */
+class graph : public detail::owned<dp_graph, dp_graph_close> {
+  public:
+    explicit graph(const std::string &name) { check(dp_graph_new(name.c_str(), &handle_)); }
+
+    std::uint32_t buffers(std::size_t count) {
+        std::uint32_t set = 0;
+        check(dp_graph_buffers(handle_, count, &set));
+        return set;
+    }
+    /* A stage that moves what `span_of(item)` gives. */
+    std::uint32_t pipe(const std::string &name, const runtime_pipe &pipe, std::function<span(item)> span_of) {
+        spans_.push_back(std::make_unique<std::function<span(item)>>(std::move(span_of)));
+        std::uint32_t stage = 0;
+        check(dp_graph_pipe(
+            handle_, name.c_str(), pipe.handle(),
+            [](const dp_item *of, void *user, dp_span *out) {
+                return detail::guarded([&] { *out = (*static_cast<std::function<span(item)> *>(user))(item(of)); });
+            },
+            spans_.back().get(), &stage));
+        return stage;
+    }
+    /* A stage that computes, on several threads at once. */
+    std::uint32_t compute(const std::string &name, std::function<void(item)> work) {
+        work_.push_back(std::make_unique<std::function<void(item)>>(std::move(work)));
+        std::uint32_t stage = 0;
+        check(dp_graph_compute(
+            handle_, name.c_str(),
+            [](const dp_item *of, void *user) {
+                return detail::guarded([&] { (*static_cast<std::function<void(item)> *>(user))(item(of)); });
+            },
+            work_.back().get(), &stage));
+        return stage;
+    }
+    void after(std::uint32_t stage, std::uint32_t earlier) { check(dp_graph_after(handle_, stage, earlier)); }
+    void uses(std::uint32_t stage, std::uint32_t set) { check(dp_graph_uses(handle_, stage, set)); }
+    void in_order(std::uint32_t stage) { check(dp_graph_in_order(handle_, stage)); }
+    void threads(std::uint32_t count) { check(dp_graph_threads(handle_, count)); }
+
+  private:
+    std::vector<std::unique_ptr<std::function<span(item)>>> spans_;
+    std::vector<std::unique_ptr<std::function<void(item)>>> work_;
+};
+
+/* Carries out the transfers of many pipes. */
+class runtime : public detail::owned<dp_runtime, dp_runtime_close> {
+  public:
+    explicit runtime(const machine &on) { check(dp_runtime_start(on.handle(), nullptr, &handle_)); }
+
+    runtime_pipe connect(const place &source, const place &target, dp_class priority = DP_NORMAL) const {
+        service level{};
+        level.size = sizeof level;
+        level.priority = priority;
+        return connect(source, target, nullptr, &level);
+    }
+    runtime_pipe connect(
+        const place &source, const place &target, const constraints *demands, const service *level) const {
+        dp_runtime_pipe made;
+        check(dp_runtime_connect(handle_, source.handle(), target.handle(), demands, level, &made));
+        return runtime_pipe(made);
+    }
+    /* `place` comes back with the completions. */
+    pipe_fd connect_fd(const place &source, const place &target, std::uint64_t name = 0, std::uint32_t depth = 0) const {
+        dp_pipe_fd made;
+        check(dp_runtime_connect_fd(handle_, source.handle(), target.handle(), nullptr, nullptr, name, depth, &made));
+        return pipe_fd(made);
+    }
+    /* Runs items through a graph; returns the report. */
+    std::string run(const graph &what, std::uint64_t items) const {
+        std::string report(std::size_t{16} << 10, '\0');
+        std::size_t len = 0;
+        check(dp_graph_run(handle_, what.handle(), items, DP_TEXT, report.data(), report.size(), &len));
+        report.resize(std::min(len, report.size() - 1));
+        return report;
+    }
+    void drain() const { check(dp_runtime_drain(handle_)); }
+};
+
+/* A cache of bytes in front of a file (Pipette, DAC'22). */
+class cache : public detail::owned<dp_cache, dp_cache_close> {
+  public:
+    cache(const machine &on, const ssd &file, std::uint64_t budget = 0) {
+        dp_cache_options options{};
+        options.size = sizeof options;
+        options.budget = budget;
+        check(dp_cache_open(on.handle(), file.handle(), &options, &handle_));
+    }
+    void read(std::uint64_t offset, std::span<std::byte> into) const {
+        check(dp_cache_read(handle_, offset, into.data(), into.size()));
+    }
+    /* Pieces of one length at these offsets, one after the other. */
+    void gather(std::span<const std::uint64_t> offsets, std::size_t len, std::span<std::byte> into) const {
+        if (len != 0 && offsets.size() > into.size() / len) {
+            throw error(dp_error_new(DP_OUT_OF_RANGE, "gather: the target is shorter than the pieces"));
+        }
+        check(dp_cache_gather(handle_, offsets.data(), offsets.size(), len, into.data(), nullptr));
+    }
+    void invalidate(std::uint64_t offset, std::uint64_t len) const {
+        check(dp_cache_invalidate(handle_, offset, len));
+    }
+    /* The counters as JSON. */
+    std::string metrics() const {
+        return detail::text_of(
+            [&](char *at, std::size_t room, std::size_t *len) { return dp_cache_metrics(handle_, at, room, len); });
+    }
+};
+
+/* A log that is open for appending. Destroying it closes it; `close` says whether that succeeded. */
+class log : public detail::owned<dp_log, dp_log_close> {
+  public:
+    log(const machine &on, const std::filesystem::path &folder) {
+        check(dp_log_open(on.handle(), folder.c_str(), nullptr, &handle_));
+    }
+    /* Returns the record's number. It is durable after `sync`. */
+    std::uint64_t append(std::span<const std::byte> record) const {
+        std::uint64_t number = 0;
+        check(dp_log_append(handle_, record.data(), record.size(), &number));
+        return number;
+    }
+    std::uint64_t append_durable(std::span<const std::byte> record) const {
+        std::uint64_t number = 0;
+        check(dp_log_append_durable(handle_, record.data(), record.size(), &number));
+        return number;
+    }
+    void sync() const { check(dp_log_sync(handle_)); }
+    void release_before(std::uint64_t number) const { check(dp_log_release_before(handle_, number)); }
+    void close() {
+        check(dp_log_close(handle_));
+        release();
+    }
+};
+
+/* A record of a log. */
+struct log_record {
+    std::uint64_t number;
+    std::vector<std::byte> bytes;
+};
+
+/* Reads a log in order. */
+class log_reader : public detail::owned<dp_log_reader, dp_log_reader_close> {
+  public:
+    log_reader(const machine &on, const std::filesystem::path &folder, std::uint64_t from = 0) {
+        check(dp_log_read(on.handle(), folder.c_str(), from, &handle_));
+    }
+    std::optional<log_record> next() {
+        std::uint64_t number = 0;
+        const void *record = nullptr;
+        std::size_t len = 0;
+        check(dp_log_reader_next(handle_, &number, &record, &len));
+        if (record == nullptr) {
+            return std::nullopt;
+        }
+        const auto *bytes = static_cast<const std::byte *>(record);
+        return log_record{number, std::vector<std::byte>(bytes, bytes + len)};
+    }
+};
+
+}  // namespace datapipes
+
+#endif
