@@ -139,12 +139,14 @@ typedef struct {
 // The machine as it was discovered. It belongs to the caller, who closes it with
 // `dp_machine_close`. Any thread may use it.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_machine;
 
 // A place where bytes are. It belongs to the caller, who closes it with `dp_place_close`; pipes
 // keep what they need. Any thread may use it.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_place;
 
@@ -166,24 +168,29 @@ typedef struct {
 // A cache of bytes in front of a file. It belongs to the caller, who closes it with
 // `dp_cache_close`. Any number of threads may use it at once.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_cache;
 
 // A region of a checkpoint: a name and the memory that it is saved from or restored into.
 typedef struct {
+  // Its name.
   const char *name;
+  // Its bytes.
   dp_place memory;
 } dp_region;
 
 // A pipe that is a file descriptor. It belongs to the caller, who closes it with
 // `dp_pipe_fd_close`. Any number of threads may use it at once.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_pipe_fd;
 
 // A runtime: it carries out the transfers of many pipes. It belongs to the caller, who closes it
 // with `dp_runtime_close`. Any thread may use it.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_runtime;
 
@@ -236,8 +243,11 @@ typedef struct {
 // What a transfer moves: `length` bytes from offset `source` of the source to offset `target` of
 // the target, in bytes.
 typedef struct {
+  // Offset in the source, in bytes.
   uint64_t source;
+  // Offset in the target, in bytes.
   uint64_t target;
+  // Bytes to move.
   uint64_t length;
 } dp_span;
 
@@ -256,12 +266,14 @@ typedef struct {
 // A graph of stages. It belongs to the caller, who closes it with `dp_graph_close`. One thread at a
 // time declares it; it may be run many times.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_graph;
 
 // A pipe of a runtime. It belongs to the caller, who closes it with `dp_runtime_pipe_close`. Any
 // number of threads may use it at once.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_runtime_pipe;
 
@@ -285,23 +297,27 @@ typedef struct {
 // A log that is open for appending. It belongs to the caller, who closes it with `dp_log_close`.
 // Any number of threads may append at once.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_log;
 
 // A reader of a log. It belongs to the caller, who closes it with `dp_log_reader_close`. One thread
 // at a time uses it.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_log_reader;
 
 // A connection of two places. It belongs to the caller, who closes it with `dp_pipe_close`. Any
 // number of threads may use it at once.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_pipe;
 
 // A transfer that was started. `dp_transfer_wait` ends it; `dp_transfer_close` forgets it.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_transfer;
 
@@ -319,6 +335,7 @@ typedef struct {
 // The right to read or write the bytes of a place in memory. It belongs to the caller, who ends it
 // with `dp_lease_close`; the address is valid until then. Any thread may use it.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_lease;
 
@@ -338,6 +355,7 @@ typedef struct {
 // A transfer that a runtime carries out. `dp_future_wait`, `dp_future_cancel` and `dp_future_on_done`
 // end it; `dp_future_close` forgets it.
 typedef struct {
+  // The number; 0 for none.
   uint64_t id;
 } dp_future;
 
@@ -396,17 +414,24 @@ typedef struct {
 // A request as `write(2)` on the descriptor takes it, one a packet. Its answer is a
 // `dp_completion_message`.
 typedef struct {
+  // Comes back with the completion.
   uint64_t token;
+  // Offset in the source, in bytes.
   uint64_t source;
+  // Offset in the target, in bytes.
   uint64_t target;
+  // Bytes to move.
   uint64_t length;
 } dp_request_message;
 
 // A completion as `read(2)` on the descriptor gives it, one a packet. The text of the error follows
 // it, up to 1024 bytes in all.
 typedef struct {
+  // The request's.
   uint64_t token;
+  // Bytes moved.
   uint64_t bytes;
+  // What the pipe's place was called when it was connected.
   uint64_t place;
   // The operating system's number, or 0.
   uint32_t errno_number;

@@ -17,6 +17,7 @@ use crate::place::{PLACES, dp_place, ssd_of};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_cache {
+    /// The number; 0 for none.
     pub id: u64,
 }
 

@@ -15,7 +15,9 @@ use crate::place::{PLACES, dp_place, dram_of};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_region {
+    /// Its name.
     pub name: *const c_char,
+    /// Its bytes.
     pub memory: dp_place,
 }
 

@@ -19,6 +19,7 @@ use crate::runtime::{RUNTIMES, connect_options, dp_runtime, dp_service};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_pipe_fd {
+    /// The number; 0 for none.
     pub id: u64,
 }
 
@@ -41,9 +42,13 @@ pub struct dp_completion {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_request_message {
+    /// Comes back with the completion.
     pub token: u64,
+    /// Offset in the source, in bytes.
     pub source: u64,
+    /// Offset in the target, in bytes.
     pub target: u64,
+    /// Bytes to move.
     pub length: u64,
 }
 
@@ -52,8 +57,11 @@ pub struct dp_request_message {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_completion_message {
+    /// The request's.
     pub token: u64,
+    /// Bytes moved.
     pub bytes: u64,
+    /// What the pipe's place was called when it was connected.
     pub place: u64,
     /// The operating system's number, or 0.
     pub errno_number: u32,

@@ -19,6 +19,7 @@ use crate::runtime::{RUNTIME_PIPES, RUNTIMES, dp_runtime, dp_runtime_pipe};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_graph {
+    /// The number; 0 for none.
     pub id: u64,
 }
 

@@ -33,10 +33,17 @@ mod runtime;
 mod sort;
 
 pub use arguments::dp_format;
-pub use error::{dp_error, dp_error_kind};
-pub use place::{dp_access, dp_open_mode};
-pub use runtime::dp_class;
-pub use sort::dp_record_kind;
+pub use cache::*;
+pub use checkpoint::*;
+pub use descriptor::*;
+pub use error::*;
+pub use graph::*;
+pub use log::*;
+pub use machine::*;
+pub use pipe::*;
+pub use place::*;
+pub use runtime::*;
+pub use sort::*;
 
 /// The version of the interface: it grows when functions are added, and the first part changes
 /// when programs must be compiled anew. Struct arguments begin with their size, so that they can

@@ -18,6 +18,7 @@ use std::ffi::c_char;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_log {
+    /// The number; 0 for none.
     pub id: u64,
 }
 
@@ -26,6 +27,7 @@ pub struct dp_log {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_log_reader {
+    /// The number; 0 for none.
     pub id: u64,
 }
 

@@ -15,6 +15,7 @@ use crate::place::{PLACES, dp_place};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_machine {
+    /// The number; 0 for none.
     pub id: u64,
 }
 

@@ -17,6 +17,7 @@ use crate::place::{PLACES, dp_place};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_pipe {
+    /// The number; 0 for none.
     pub id: u64,
 }
 
@@ -24,6 +25,7 @@ pub struct dp_pipe {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_transfer {
+    /// The number; 0 for none.
     pub id: u64,
 }
 
@@ -32,8 +34,11 @@ pub struct dp_transfer {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_span {
+    /// Offset in the source, in bytes.
     pub source: u64,
+    /// Offset in the target, in bytes.
     pub target: u64,
+    /// Bytes to move.
     pub length: u64,
 }
 

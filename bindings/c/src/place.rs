@@ -21,6 +21,7 @@ use crate::machine::{MACHINES, dp_machine};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_place {
+    /// The number; 0 for none.
     pub id: u64,
 }
 
@@ -29,6 +30,7 @@ pub struct dp_place {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_lease {
+    /// The number; 0 for none.
     pub id: u64,
 }
 

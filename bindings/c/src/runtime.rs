@@ -19,6 +19,7 @@ use crate::place::{PLACES, dp_place};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_runtime {
+    /// The number; 0 for none.
     pub id: u64,
 }
 
@@ -27,6 +28,7 @@ pub struct dp_runtime {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_runtime_pipe {
+    /// The number; 0 for none.
     pub id: u64,
 }
 
@@ -35,6 +37,7 @@ pub struct dp_runtime_pipe {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_future {
+    /// The number; 0 for none.
     pub id: u64,
 }
 

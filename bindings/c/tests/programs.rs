@@ -128,3 +128,14 @@ fn under_the_address_and_undefined_behaviour_sanitizers() {
         }
     }
 }
+
+/// The first programs of docs/c.md are those that the tests of the installation build.
+#[test]
+fn the_document_has_the_programs_that_are_built() {
+    let document = std::fs::read_to_string(here().join("../../docs/c.md")).unwrap();
+    for (language, folder, file) in [("c", "cmake", "first.c"), ("c", "make", "first.c"), ("cpp", "cmake", "first.cpp")] {
+        let block = document.split(&format!("```{language}\n")).nth(1).unwrap().split("```").next().unwrap();
+        let built = std::fs::read_to_string(here().join("tests/projects").join(folder).join(file)).unwrap();
+        assert_eq!(block, built, "{folder}/{file}");
+    }
+}

@@ -117,6 +117,8 @@ enum Role {
     /// The service that gives pipes to other processes.
     Service,
     Testkit,
+    /// The same for other languages.
+    Binding,
     /// Generated data, access patterns and checkers.
     Data,
     /// Hardware in virtual time, under generated loads; the products' own decisions run in it.
@@ -134,6 +136,7 @@ fn role(package: &str) -> Role {
         "datapipes-sort" | "datapipes-durable" | "datapipes-cache" | "datapipes-fabric" => Role::Product,
         "datapipes-service" => Role::Service,
         "datapipes-testkit" => Role::Testkit,
+        "datapipes-c" => Role::Binding,
         "datapipes-data" => Role::Data,
         "datapipes-models" => Role::Models,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
@@ -147,6 +150,7 @@ fn may(from: Role, to: Role) -> bool {
         Role::Backend | Role::Product | Role::Testkit | Role::Data => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
         Role::Facade => matches!(to, Role::Bundle | Role::Core | Role::Product | Role::Service),
+        Role::Binding => to == Role::Facade,
         Role::Service => matches!(to, Role::Bundle | Role::Core),
         Role::Models => matches!(to, Role::Core | Role::Product | Role::Data),
         Role::Top => true,
@@ -192,7 +196,7 @@ fn find_manifests(under: &Path, found: &mut Vec<PathBuf>) {
 fn crates_depend_only_along_the_arrows() {
     let root = core().ancestors().find(|dir| dir.join("Cargo.lock").exists()).unwrap().to_path_buf();
     let mut manifests = Vec::new();
-    for top in ["cli", "crates", "dev"] {
+    for top in ["bindings", "cli", "crates", "dev"] {
         find_manifests(&root.join(top), &mut manifests);
     }
     let mut seen = BTreeMap::new();

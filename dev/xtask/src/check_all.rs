@@ -18,11 +18,12 @@ struct Check {
     settings: &'static [&'static str],
 }
 
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     Check { command: "ci", settings: &[] },
     // All tests are a part of `ci`; this shows that the command takes options.
     Check { command: "test", settings: &["-p", "xtask"] },
     Check { command: "packages", settings: &[] },
+    Check { command: "install", settings: &["--prefix", "/opt/datapipes", "--destdir", "target/installed"] },
     // Definitions that are over in seconds, and that need nothing from the network.
     Check {
         command: "bench",

@@ -5,6 +5,7 @@ mod check_all;
 mod ci;
 mod fuzz;
 mod guest;
+mod install;
 mod nightly;
 mod packages;
 mod shuttle;
@@ -32,6 +33,7 @@ usage: cargo xtask COMMAND
   soak [--minutes N] [--seed S]           random pipes, faults, forks, leaving clients for N minutes (default 10)
   guest [NAMES] [--fetch]                 tests on hardware that is absent here, in virtual machines that have it
   bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
+  install --prefix DIR [--destdir DIR]    libraries and headers for C and C++, for pkg-config and CMake
   check-all [COMMANDS]                    all of the above with short settings, and a table of what passed
 ";
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         "shuttle" => shuttle::run(&rest),
         "soak" => soak::run(&rest),
         "guest" => guest::run(&rest),
+        "install" => install::run(&rest),
         "bench" => bench::run(&rest),
         "check-all" => check_all::run(&rest),
         "" | "help" | "-h" | "--help" => {

@@ -30,7 +30,7 @@ pub(crate) fn add_steps(steps: &mut Steps) {
     steps.run("deny", || {
         tool("deny", &["deny", "--offline", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"])
     });
-    steps.run("machete", || tool("machete", &["machete", "cli", "crates", "dev/testkit", "dev/xtask"]));
+    steps.run("machete", || tool("machete", &["machete", "bindings", "cli", "crates", "dev/testkit", "dev/xtask"]));
     steps.run("oldest toolchain", oldest_toolchain);
     steps.run("aarch64", aarch64);
 }
@@ -38,7 +38,7 @@ pub(crate) fn add_steps(steps: &mut Steps) {
 /// Each package can be put together: its manifest is complete, its files are there.
 fn package() -> TaskResult<()> {
     let words = ["package", "--workspace", "--no-verify", "--offline", "--allow-dirty", "--quiet"];
-    finish(cargo(&words).args(["--exclude", "datapipes-testkit", "--exclude", "xtask"]))
+    finish(cargo(&words).args(["--exclude", "datapipes-c", "--exclude", "datapipes-testkit", "--exclude", "xtask"]))
 }
 
 /// A command of cargo that is not part of it, where it is installed.
