@@ -133,7 +133,8 @@ fn under_the_address_and_undefined_behaviour_sanitizers() {
 #[test]
 fn the_document_has_the_programs_that_are_built() {
     let document = std::fs::read_to_string(here().join("../../docs/c.md")).unwrap();
-    for (language, folder, file) in [("c", "cmake", "first.c"), ("c", "make", "first.c"), ("cpp", "cmake", "first.cpp")] {
+    for (language, folder, file) in [("c", "cmake", "first.c"), ("c", "make", "first.c"), ("cpp", "cmake", "first.cpp")]
+    {
         let block = document.split(&format!("```{language}\n")).nth(1).unwrap().split("```").next().unwrap();
         let built = std::fs::read_to_string(here().join("tests/projects").join(folder).join(file)).unwrap();
         assert_eq!(block, built, "{folder}/{file}");

@@ -18,7 +18,7 @@ pub(crate) fn miri() -> TaskResult<()> {
             return Ok(());
         }
     }
-    for (package, tests) in [("datapipes-core", "memory"), ("datapipes-cache", "store::")] {
+    for (package, tests) in [("datapipes-core", "memory"), ("datapipes-cache", "store::"), ("datapipes-c", "handles")] {
         let mut command = nightly_cargo(&["miri", "test", "-p", package, "--lib", tests, "--", "--show-output"]);
         // The code under test asks for the page size and maps memory; isolation would refuse clocks
         // and files.
@@ -55,8 +55,9 @@ pub(crate) fn asan() -> TaskResult<()> {
 }
 
 /// Tests of what several threads share: by package, which of its programs.
-const THREADED: [(&str, &[&str]); 3] = [
+const THREADED: [(&str, &[&str]); 4] = [
     ("datapipes-core", &["--lib"]),
+    ("datapipes-c", &["--lib"]),
     ("datapipes-cache", &["--lib", "--test", "asynchronous", "--test", "pipes"]),
     (
         "datapipes",
