@@ -142,6 +142,8 @@ pub struct SortReport {
     pub runs: u64,
     /// Merge passes over spilled runs.
     pub merge_passes: u64,
+    /// Bytes that each thread of the last merge wrote, in the order of the keys.
+    pub merged_by_thread: Vec<u64>,
     /// The memory budget, in bytes.
     pub memory_bytes: u64,
     /// The memory that was asked for, in bytes. It is more than the budget if the system refused to

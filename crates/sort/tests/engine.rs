@@ -19,6 +19,24 @@ use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const MIB: usize = 1 << 20;
 
+#[test]
+fn work_is_divided_evenly_among_many_threads() {
+    let random = &mut Random(seed(450));
+    let folder = Folder::new();
+    let bytes = random.bytes(100 * 500_000);
+    let input = folder.put("in/a", &bytes);
+    for threads in [2, 8, 64] {
+        let job = folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input));
+        let report = sort(job.threads(threads).memory_bytes(72 << 20)).unwrap();
+        assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "sorted");
+        assert!(report.runs > 1);
+        let parts = report.merged_by_thread;
+        assert_eq!(parts.len(), threads);
+        let (most, mean) = (parts.iter().max().copied().unwrap(), report.bytes_out / threads as u64);
+        assert!(most <= mean + mean / 2, "{threads} threads: {parts:?}");
+    }
+}
+
 /// Makes bytes of some shape: random, few keys, mostly one key, ascending, descending, all equal.
 fn shaped(random: &mut Random, n: usize, len: usize, key_at: usize, key_len: usize) -> (Vec<u8>, &'static str) {
     let shape = random.pick(&["random", "few", "skewed", "ascending", "descending", "equal"]);

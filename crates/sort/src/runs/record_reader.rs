@@ -176,6 +176,30 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         Ok(source)
     }
 
+    /// Opens bytes `segment` of a sorted file of `len` bytes, by a pipe that is shared with readers of
+    /// other parts.
+    pub(crate) fn of_part(
+        layout: &'a L,
+        pipe: &'a Pipe,
+        name: &Path,
+        memory: &'a Dram,
+        buffers: Buffers,
+        segment: Segment,
+        len: u64,
+    ) -> Result<RecordReader<'a, L>> {
+        let what = SourceKind::Input(name.to_path_buf());
+        let mut source = RecordReader::new(layout, ReadMethod::Shared(pipe), what, memory, buffers);
+        // Reads are aligned, so they may include bytes before and behind the segment.
+        source.next = segment.from - segment.from % ALIGN;
+        (source.stop, source.end) = (segment.to.next_multiple_of(ALIGN).min(len), segment.to);
+        source.to = (segment.from % ALIGN) as usize;
+        if segment.from >= segment.to {
+            source.next = source.stop;
+        }
+        source.read_ahead()?;
+        Ok(source)
+    }
+
     /// Opens a compressed run.
     pub(crate) fn of_packed(
         layout: &'a L,
