@@ -39,4 +39,5 @@ pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;
 pub use report::{MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};
+pub use runs::spill::SpillFiles;
 pub use sort_method::SortMethod;

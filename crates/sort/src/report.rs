@@ -162,6 +162,9 @@ pub struct SortReport {
     pub output: OutputReport,
     /// The spill places and the bytes that were written there.
     pub spill: Vec<SpillUse>,
+    /// Bytes of runs whose files were handed to [`SpillFiles`](crate::SpillFiles), which frees them
+    /// after the sort has returned.
+    pub spill_left_bytes: u64,
     /// The whole time, in seconds.
     pub seconds: f64,
 }
@@ -314,6 +317,10 @@ impl fmt::Display for SortReport {
         }
         for s in &self.spill {
             writeln!(f, "  spill   {} ({}): {:.3} GB, {}", s.place, s.order, gb(s.bytes), s.why)?;
+        }
+        if self.spill_left_bytes > 0 {
+            let left = gb(self.spill_left_bytes);
+            writeln!(f, "  spill   {left:.3} GB are freed in the background, after the end of the sort")?;
         }
         Ok(())
     }

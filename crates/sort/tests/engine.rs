@@ -9,15 +9,38 @@ mod scene;
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use datapipes_file::FileBackendOptions;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_sort::{NumberKind, Output, RecordFormat};
+use datapipes_sort::{NumberKind, Output, RecordFormat, SpillFiles};
 use datapipes_testkit::{GnuSort, joined, output_of};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const MIB: usize = 1 << 20;
+
+#[test]
+fn large_runs_are_left_to_their_keeper() {
+    let random = &mut Random(seed(460));
+    let folder = Folder::new();
+    let format = RecordFormat::Numbers { kind: NumberKind::U64, reverse: false };
+    for (bytes, expected) in [(30 * MIB, 0), (260 * MIB, 1)] {
+        let input = folder.put("in/a", &random.bytes(bytes));
+        let files = SpillFiles::default();
+        let job = folder.job(format.clone(), &[input]).memory_bytes(20 << 20).spill_files(Some(files.clone()));
+        let report = sort(job).unwrap();
+        let files: Vec<File> = files.take().into_iter().map(File::from).collect();
+        assert_eq!(files.len(), expected);
+        assert_eq!(report.spill_left_bytes, if expected == 0 { 0 } else { bytes as u64 });
+        for file in &files {
+            let meta = file.metadata().unwrap();
+            // It has its blocks, and no name.
+            assert!(meta.blocks() * 512 >= bytes as u64 && meta.nlink() == 0, "{meta:?}");
+        }
+        assert_eq!(folder.files(), ["in/a", "out/sorted"]);
+    }
+}
 
 #[test]
 fn work_is_divided_evenly_among_many_threads() {

@@ -130,6 +130,9 @@ pub(crate) const MIN_BUFFER: usize = 64 << 10;
 /// The largest buffer; a larger one gains nothing.
 const MAX_BUFFER: usize = 8 << 20;
 
+/// The number of files from which on lines are merged by codes.
+const WORTH_CODING: usize = 4;
+
 /// How the memory for reading is divided into equal parts.
 struct Division {
     parts: usize,
@@ -375,8 +378,10 @@ impl<L: Layout> Merger<'_, L> {
         if let Some(numbers) = self.layout.numbers() {
             return self.merge_numbers(numbers, sources, output, out);
         }
-        // Codes are right for sources in order, and a check finds the others.
-        match self.layout.coding().filter(|_| self.coded || check.is_some()) {
+        // Codes are right for sources in order, and a check finds the others. For few sources they
+        // cost more than they save.
+        let coded = self.coded || check.is_some() && sources.len() >= WORTH_CODING;
+        match self.layout.coding().filter(|_| coded) {
             Some(coding) => self.merge_records(ByCode::new(self.layout, coding, sources), last, output, out, check),
             None => self.merge_records(ByPrefix::new(self.layout, sources), last, output, out, check),
         }

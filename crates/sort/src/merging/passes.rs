@@ -96,6 +96,7 @@ impl<L: Layout> Engine<'_, L> {
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         self.publish(sink, &mut report)?;
         report.spill = spill.uses();
+        report.spill_left_bytes = spill.leave();
         report.movements = self.movements.take();
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
