@@ -298,6 +298,13 @@ impl<'a> PartWriter<'a> {
         self.block_at + self.fill as u64
     }
 
+    /// Returns the last `len` bytes that were appended, if they are still in one block.
+    #[inline]
+    pub(crate) fn tail(&self, len: usize) -> Option<&[u8]> {
+        let start = self.fill.checked_sub(len).filter(|start| *start >= self.skip)?;
+        self.block.as_ref()?.bytes.get(start..self.fill)
+    }
+
     /// Appends bytes to the part.
     #[inline]
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<()> {

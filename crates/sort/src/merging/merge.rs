@@ -97,31 +97,41 @@ impl OrderCheck {
 /// The last record that a thread wrote, to compare the next one with.
 #[derive(Default)]
 struct Written {
-    any: bool,
     prefix: u64,
-    record: Vec<u8>,
-    first: Vec<u8>,
+    len: usize,
+    /// The record, if the block that is being filled does not have all of it.
+    kept: Vec<u8>,
+    first: Option<Vec<u8>>,
 }
 
 impl Written {
-    /// Takes the next record. Returns false if it comes before the last one.
+    /// Returns the last record.
+    fn last<'w>(&'w self, out: &'w PartWriter<'_>) -> &'w [u8] {
+        out.tail(self.len).filter(|_| self.kept.is_empty()).unwrap_or(&self.kept)
+    }
+
+    /// Whether a record does not come before the last one.
     #[inline]
-    fn take<L: Layout>(&mut self, layout: &L, prefix: u64, record: &[u8]) -> bool {
-        let follows = match prefix.cmp(&self.prefix) {
+    fn may_precede<L: Layout>(&self, layout: &L, prefix: u64, record: &[u8], out: &PartWriter<'_>) -> bool {
+        match prefix.cmp(&self.prefix) {
             Ordering::Greater => true,
-            Ordering::Equal => {
-                !self.any || layout.prefix_decides() || layout.compare(&self.record, record) != Ordering::Greater
-            }
-            Ordering::Less => !self.any,
-        };
-        if !self.any {
-            self.first.extend_from_slice(record);
-            self.any = true;
+            _ if self.first.is_none() => true,
+            Ordering::Less => false,
+            Ordering::Equal => layout.prefix_decides() || layout.compare(self.last(out), record) != Ordering::Greater,
         }
-        self.prefix = prefix;
-        self.record.clear();
-        self.record.extend_from_slice(record);
-        follows
+    }
+
+    /// Notes the record that was just written.
+    #[inline]
+    fn note(&mut self, prefix: u64, record: &[u8], out: &PartWriter<'_>) {
+        if self.first.is_none() {
+            self.first = Some(record.to_vec());
+        }
+        (self.prefix, self.len) = (prefix, record.len());
+        self.kept.clear();
+        if out.tail(record.len()).is_none() {
+            self.kept.extend_from_slice(record);
+        }
     }
 }
 
@@ -451,22 +461,26 @@ impl<L: Layout> Merger<'_, L> {
                 if output {
                     merged.written.add(record);
                 }
-                if let Some(check) = check
-                    && !written.take(self.layout, contest.prefix(winner), record)
-                {
-                    return Err(check.error());
-                }
                 merged.longest = merged.longest.max(record.len());
-                out.push_start(reader.record_onwards(), record.len())?;
+                if let Some(check) = check {
+                    let prefix = contest.prefix(winner);
+                    if !written.may_precede(self.layout, prefix, record, out) {
+                        return Err(check.error());
+                    }
+                    out.push_start(reader.record_onwards(), record.len())?;
+                    written.note(prefix, record, out);
+                } else {
+                    out.push_start(reader.record_onwards(), record.len())?;
+                }
             }
             tree.advance(&mut contest)?;
         }
         count(&self.control.progress.merged, moved);
+        merged.ends = written.first.as_ref().map(|first| (first.clone(), written.last(out).to_vec()));
         out.finish()?;
         let readers = contest.readers();
         merged.excess = readers.iter().map(RecordReader::excess).sum::<u64>() + last.excess();
         merged.record_bytes = readers.iter().map(RecordReader::record_bytes).sum();
-        merged.ends = written.any.then_some((written.first, written.record));
         Ok(merged)
     }
 }
