@@ -81,6 +81,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
         for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
             print_error(&way.to_string());
         }
+        print_error(routes::compression(parsed.compression, parsed.compress_program.is_some()));
     }
     let (annotator, output) = match parsed.debug {
         true => annotate::start(parsed, output).map(|(annotator, output)| (Some(annotator), output))?,
@@ -95,6 +96,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
         .threads(places::threads(&machine, parsed, memory_bytes))
         .unique(parsed.options.unique)
         .compress_program(parsed.compress_program.as_ref().map(PathBuf::from))
+        .compression(parsed.compression)
         .fan_in(parsed.batch_size.unwrap_or(0))
         .spill_files(Some(spill_files.clone()))
         .control(control.clone());

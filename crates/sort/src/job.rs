@@ -19,6 +19,7 @@ use crate::numbers::{NumberKind, Numbers};
 use crate::output::Output;
 use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::report::SortReport;
+use crate::runs::packing::SpillCompression;
 use crate::runs::spill::{Spill, SpillFiles};
 use crate::sink::Sink;
 use crate::sort_method::SortMethod;
@@ -105,6 +106,8 @@ pub struct SortJob {
     /// A program that compresses spilled runs. It is started as `PROGRAM` to compress and as
     /// `PROGRAM -d` to decompress.
     pub compress_program: Option<PathBuf>,
+    /// Whether runs are compressed without a program.
+    pub compression: SpillCompression,
     /// The most runs that are merged at once; 0 for as many as the memory has buffers for.
     pub fan_in: usize,
     /// How an input that does not fit the memory is sorted.
@@ -127,6 +130,7 @@ datapipes_core::setters! {
         threads: usize,
         unique: bool,
         compress_program: into Option<PathBuf>,
+        compression: SpillCompression,
         fan_in: usize,
         method: SortMethod,
         spill_files: Option<SpillFiles>,
@@ -172,6 +176,7 @@ impl SortJob {
             threads: machine.topology().usable_cores().count().max(1),
             unique: false,
             compress_program: None,
+            compression: SpillCompression::default(),
             fan_in: 0,
             method: SortMethod::default(),
             spill_files: None,
@@ -216,7 +221,8 @@ enum Task {
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, method, .. } = job;
     let (program, control, spill_files) = (job.compress_program, job.control, job.spill_files);
-    let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in, method };
+    let settings =
+        Settings { memory_bytes, threads: threads.max(1), unique, fan_in, method, compression: job.compression };
     let total = total_len(&inputs)?;
     control.progress.total.store(total.unwrap_or(0), Relaxed);
     if let (Some(program), RecordFormat::Numbers { .. }) = (&program, &format) {

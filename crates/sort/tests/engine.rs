@@ -14,11 +14,64 @@ use std::path::{Path, PathBuf};
 
 use datapipes_file::FileBackendOptions;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_sort::{NumberKind, Output, RecordFormat, SpillFiles};
+use datapipes_sort::{NumberKind, Output, RecordFormat, SpillCompression, SpillFiles};
 use datapipes_testkit::{GnuSort, joined, output_of};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const MIB: usize = 1 << 20;
+
+#[test]
+fn runs_are_compressed_and_read_back() {
+    let seed = seed(470);
+    let text = TextOptions::default().compile().unwrap();
+    for (case, kind) in (0..).zip(["lines", "records", "mixed", "random"]) {
+        let random = &mut Random(seed + case);
+        let folder = Folder::new();
+        let words: Vec<String> = (0..60).map(|_| format!("{:x}", random.below(1 << 30))).collect();
+        let mut bytes = Vec::new();
+        while bytes.len() < 40 * MIB {
+            match kind {
+                "lines" => (0..1 + random.below(9)).for_each(|_| bytes.extend(words[random.below(60)].bytes())),
+                "records" => bytes.extend(format!("{:08x}{:92}", random.below(1 << 30), "").bytes()),
+                // Most of the bytes of some blocks, and none of others.
+                "mixed" if bytes.len() > 20 * MIB => bytes.extend(random.bytes(100)),
+                "mixed" => bytes.extend(format!("{:08x}{:92}", random.below(1 << 20), "").bytes()),
+                _ => bytes.extend(random.bytes(100)),
+            }
+            if kind == "lines" {
+                bytes.push(b'\n');
+            }
+        }
+        let format = match kind {
+            "lines" => RecordFormat::Lines { order: text.clone(), terminator: b'\n' },
+            _ => RecordFormat::SORT_BENCHMARK,
+        };
+        let input = folder.put("in/a", &bytes);
+        for (threads, memory, fan_in, unique) in [(2, 16, 0, false), (5, 24, 3, false), (1, 16, 0, true)] {
+            let name = format!("seed {seed}, {kind}, {threads} threads, {memory} MiB, fan-in {fan_in}, {unique}");
+            let job = folder.job(format.clone(), std::slice::from_ref(&input)).threads(threads).fan_in(fan_in);
+            let job = job.memory_bytes(memory << 20).unique(unique).compression(SpillCompression::On);
+            let report = sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let compression = report.compression.clone().unwrap();
+            assert!(report.runs > 1 && compression.bytes > 30 << 20, "{name}: {report}");
+            if matches!(kind, "lines" | "records") {
+                assert!(compression.stored_bytes * 10 < compression.bytes * 8, "{name}: {report}");
+            }
+            let expected = match kind {
+                "lines" => {
+                    let mut lines: Vec<&[u8]> = bytes.split_inclusive(|b| *b == b'\n').collect();
+                    lines.sort_unstable_by_key(|line| &line[..line.len() - 1]);
+                    if unique {
+                        lines.dedup();
+                    }
+                    lines.concat()
+                }
+                _ => sort_records(&bytes, &format, unique),
+            };
+            assert_same(&folder.sorted(), &expected, &name);
+        }
+    }
+}
 
 #[test]
 fn large_runs_are_left_to_their_keeper() {

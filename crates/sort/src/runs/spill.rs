@@ -12,6 +12,7 @@ use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace, 
 
 use crate::report::SpillUse;
 use crate::runs::compressed::RunCompressor;
+use crate::runs::packing::FrameTable;
 
 /// Runs start at multiples of this.
 const GRAIN: u64 = 4096;
@@ -36,6 +37,8 @@ pub(crate) struct Run {
     pub(crate) grain: usize,
     /// Bytes of its longest record.
     pub(crate) longest: usize,
+    /// Where its bytes are, if some of them are compressed; else they are from `offset` on.
+    pub(crate) table: Option<FrameTable>,
 }
 
 /// The files of the runs of a finished sort. Freeing large files takes time (0.14 s a GB where the
@@ -133,6 +136,16 @@ impl<'a> Spill<'a> {
     /// flight, and the last merge reserves its output's space before it begins.
     pub(crate) fn free(&self, run: &Run) -> Result<()> {
         self.staging()?.free(run.offset, run.len.next_multiple_of(GRAIN).max(GRAIN));
+        Ok(())
+    }
+
+    /// Frees the space of a compressed run from `from` on that it did not need.
+    pub(crate) fn cut_packed(&self, run: &Run, used: u64) -> Result<()> {
+        let end = run.offset + run.len.next_multiple_of(GRAIN).max(GRAIN);
+        let from = run.offset + used.next_multiple_of(GRAIN);
+        if from < end {
+            self.staging()?.free(from, end - from);
+        }
         Ok(())
     }
 
