@@ -16,12 +16,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use names::Takes::{Argument, Nothing};
-use names::{CHECK_WORDS, SORT_WORDS, SPILL_WORDS, find_long, find_word};
+use names::{CHECK_WORDS, COMPRESSION_WORDS, SORT_WORDS, SPILL_WORDS, find_long, find_word};
 use usage::misuse;
 pub(crate) use usage::{RecordShape, UsageError, trouble};
 use values::{batch_size, collation_note, most_merged, number, record_shape, size_message};
 
 use datapipes::StageOrder;
+use datapipes_sort::SpillCompression;
 use datapipes_sort::text::{BufferSize, KeySpec, TextOptions, TextOrder, quote};
 
 use crate::arguments::quoting;
@@ -81,6 +82,7 @@ pub(crate) struct Parsed {
     pub(crate) batch_size: Option<usize>,
     /// Compresses spilled runs, and with `-d` decompresses them.
     pub(crate) compress_program: Option<OsString>,
+    pub(crate) compression: SpillCompression,
     /// The file with the salt of a random order. Without one, the system provides the salt.
     pub(crate) random_source: Option<OsString>,
     /// Show what of each line is compared, and warn of what is probably not meant.
@@ -134,6 +136,7 @@ pub(crate) struct SortArgs {
     parallel: Option<usize>,
     batch_size: Option<usize>,
     compress_program: Option<OsString>,
+    compression: SpillCompression,
     random_source: Option<OsString>,
     debug: bool,
     json: bool,
@@ -343,6 +346,13 @@ impl SortArgs {
                 let given = find_word(given, "--spill-order", &SPILL_WORDS)?;
                 self.spill_order = if given == b'c' { StageOrder::Cost } else { StageOrder::Given };
             }
+            "spill-compression" => {
+                self.compression = match find_word(given, "--spill-compression", &COMPRESSION_WORDS)? {
+                    b'n' => SpillCompression::On,
+                    b'f' => SpillCompression::Off,
+                    _ => SpillCompression::Auto,
+                };
+            }
             "records" => self.formats.push((name, Format::Records(record_shape(value.as_deref())?))),
             "u32" => self.formats.push((name, Format::U32)),
             "u64" => self.formats.push((name, Format::U64)),
@@ -406,6 +416,7 @@ impl SortArgs {
             parallel: self.parallel,
             batch_size: self.batch_size,
             compress_program: self.compress_program,
+            compression: self.compression,
             random_source: self.random_source,
             debug: self.debug,
             json: self.json,

@@ -18,11 +18,12 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use datapipes::Result;
-use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SortJob, SortProgress, SortReport};
+use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SortJob, SortProgress, SortReport, SpillFiles};
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
 use crate::progress::{self, State};
+use crate::system::afterwards::close_afterwards;
 use crate::system::signals::{self, WaitsFor};
 
 /// Sorts as the arguments say; they are those behind the word `sort`.
@@ -80,12 +81,14 @@ fn sort(parsed: &Parsed) -> Result<()> {
         for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
             print_error(&way.to_string());
         }
+        print_error(routes::compression(parsed.compression, parsed.compress_program.is_some()));
     }
     let (annotator, output) = match parsed.debug {
         true => annotate::start(parsed, output).map(|(annotator, output)| (Some(annotator), output))?,
         false => (None, output),
     };
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
+    let spill_files = SpillFiles::default();
     let job = SortJob::between(&machine, format(parsed), inputs, output)
         .memory_bytes(memory_bytes)
         .spill(spill)
@@ -93,7 +96,9 @@ fn sort(parsed: &Parsed) -> Result<()> {
         .threads(places::threads(&machine, parsed, memory_bytes))
         .unique(parsed.options.unique)
         .compress_program(parsed.compress_program.as_ref().map(PathBuf::from))
+        .compression(parsed.compression)
         .fan_in(parsed.batch_size.unwrap_or(0))
+        .spill_files(Some(spill_files.clone()))
         .control(control.clone());
     let sorted = watched(parsed, &control, || match parsed.action {
         Action::Merge => datapipes_sort::merge(&machine, job),
@@ -103,7 +108,9 @@ fn sort(parsed: &Parsed) -> Result<()> {
         Some(annotator) => annotator.finish(sorted),
         None => sorted,
     }?;
-    tell(parsed, &report)
+    tell(parsed, &report)?;
+    close_afterwards(spill_files.take());
+    Ok(())
 }
 
 /// Inputs that are merged are open at once; what the parent allows to be allowed is taken.

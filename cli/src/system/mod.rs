@@ -1,5 +1,6 @@
 //! What is asked of the system.
 
+pub(crate) mod afterwards;
 pub(crate) mod child;
 pub(crate) mod files;
 pub(crate) mod heap;

@@ -16,6 +16,7 @@ use crate::output::Output;
 use crate::records::entry::Entry;
 use crate::records::layout::Layout;
 use crate::report::{MethodReport, Movements, Phase, SortReport, SpacePlan};
+use crate::runs::packing::SpillCompression;
 use crate::runs::spill::Spill;
 use crate::sink::Sink;
 use crate::sort_method::SortMethod;
@@ -28,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) unique: bool,
     pub(crate) fan_in: usize,
     pub(crate) method: SortMethod,
+    pub(crate) compression: SpillCompression,
 }
 
 pub(crate) struct Work<'a> {

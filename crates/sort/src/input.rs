@@ -220,7 +220,7 @@ fn says_its_length(meta: &std::fs::Metadata) -> bool {
 }
 
 /// Files shorter than this are read by `read`: for them a pipe costs more than it saves.
-const SMALL: u64 = 128 << 10;
+pub(crate) const SMALL: u64 = 128 << 10;
 
 /// An input that was opened for reading it from end to end.
 pub(crate) enum Opened {
@@ -233,11 +233,16 @@ pub(crate) enum Opened {
 impl Opened {
     /// Opens an input in the way that suits it.
     pub(crate) fn of(input: Input, machine: &Machine, memory: &Dram) -> Result<Opened> {
+        Opened::with(input, machine, memory, SMALL)
+    }
+
+    /// Opens an input, with a pipe if it is a file of at least `small` bytes.
+    pub(crate) fn with(input: Input, machine: &Machine, memory: &Dram, small: u64) -> Result<Opened> {
         let input = match input {
             Input::Deferred { path } if path != Path::new("-") => {
                 let file = File::open(&path).map_err(|e| cannot_open(e, &path))?;
                 let meta = file.metadata().map_err(|e| cannot_open(e, &path))?;
-                if meta.is_file() && meta.len() < SMALL {
+                if meta.is_file() && meta.len() < small {
                     return Ok(Opened::Stream { file, name: path });
                 }
                 Input::from_file(file, &path)?
@@ -254,7 +259,7 @@ impl Opened {
         };
         let name = ssd.path().to_path_buf();
         let to = ssd.len()?.max(from);
-        if to - from >= SMALL || ssd.file().is_block_device() {
+        if to - from >= small || ssd.file().is_block_device() {
             let constraints = Constraints::default().typical_len(to - from);
             match machine.connect_with(&ssd, memory, &constraints) {
                 Ok(pipe) => return Ok(Opened::Place { pipe: Box::new(pipe), from, to, name }),

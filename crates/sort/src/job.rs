@@ -19,7 +19,8 @@ use crate::numbers::{NumberKind, Numbers};
 use crate::output::Output;
 use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::report::SortReport;
-use crate::runs::spill::Spill;
+use crate::runs::packing::SpillCompression;
+use crate::runs::spill::{Spill, SpillFiles};
 use crate::sink::Sink;
 use crate::sort_method::SortMethod;
 use crate::space::check_space;
@@ -105,10 +106,15 @@ pub struct SortJob {
     /// A program that compresses spilled runs. It is started as `PROGRAM` to compress and as
     /// `PROGRAM -d` to decompress.
     pub compress_program: Option<PathBuf>,
+    /// Whether runs are compressed without a program.
+    pub compression: SpillCompression,
     /// The most runs that are merged at once; 0 for as many as the memory has buffers for.
     pub fan_in: usize,
     /// How an input that does not fit the memory is sorted.
     pub method: SortMethod,
+    /// The handle that takes the files of the runs when the sort has succeeded; without one they are
+    /// freed before it returns.
+    pub spill_files: Option<SpillFiles>,
     /// The handle to watch the sort and to stop it.
     pub control: Control,
 }
@@ -124,8 +130,10 @@ datapipes_core::setters! {
         threads: usize,
         unique: bool,
         compress_program: into Option<PathBuf>,
+        compression: SpillCompression,
         fan_in: usize,
         method: SortMethod,
+        spill_files: Option<SpillFiles>,
         control: Control,
     }
 }
@@ -168,8 +176,10 @@ impl SortJob {
             threads: machine.topology().usable_cores().count().max(1),
             unique: false,
             compress_program: None,
+            compression: SpillCompression::default(),
             fan_in: 0,
             method: SortMethod::default(),
+            spill_files: None,
             control: Control::default(),
         }
     }
@@ -210,8 +220,9 @@ enum Task {
 
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, method, .. } = job;
-    let (program, control) = (job.compress_program, job.control);
-    let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in, method };
+    let (program, control, spill_files) = (job.compress_program, job.control, job.spill_files);
+    let settings =
+        Settings { memory_bytes, threads: threads.max(1), unique, fan_in, method, compression: job.compression };
     let total = total_len(&inputs)?;
     control.progress.total.store(total.unwrap_or(0), Relaxed);
     if let (Some(program), RecordFormat::Numbers { .. }) = (&program, &format) {
@@ -221,7 +232,9 @@ fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
         );
     }
     let places = spill.clone();
-    let work = Work { inputs, output, spill: Spill::new(machine, spill, spill_order, program)?, places, total };
+    let mut spill = Spill::new(machine, spill, spill_order, program)?;
+    spill.keeper = spill_files;
+    let work = Work { inputs, output, spill, places, total };
     match format {
         RecordFormat::Records { len, key_at, key_len, reverse } => {
             if key_len == 0 || key_at.checked_add(key_len).is_none_or(|end| end > len) {
@@ -275,6 +288,7 @@ impl<L: Layout> Engine<'_, L> {
         self.write(inputs, &blocks, &sink, &spill, &mut report).map_err(|e| sink.explain(e))?;
         self.publish(sink, &mut report)?;
         report.spill = spill.uses();
+        report.spill_left_bytes = spill.leave();
         report.movements = self.movements.take();
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)

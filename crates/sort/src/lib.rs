@@ -38,5 +38,7 @@ pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
 pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;
-pub use report::{MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};
+pub use report::{CompressionReport, MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};
+pub use runs::packing::SpillCompression;
+pub use runs::spill::SpillFiles;
 pub use sort_method::SortMethod;

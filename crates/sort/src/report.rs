@@ -142,6 +142,8 @@ pub struct SortReport {
     pub runs: u64,
     /// Merge passes over spilled runs.
     pub merge_passes: u64,
+    /// Bytes that each thread of the last merge wrote, in the order of the keys.
+    pub merged_by_thread: Vec<u64>,
     /// The memory budget, in bytes.
     pub memory_bytes: u64,
     /// The memory that was asked for, in bytes. It is more than the budget if the system refused to
@@ -160,8 +162,25 @@ pub struct SortReport {
     pub output: OutputReport,
     /// The spill places and the bytes that were written there.
     pub spill: Vec<SpillUse>,
+    /// The compression of runs that were formed from records; `None` if there were none.
+    pub compression: Option<CompressionReport>,
+    /// Bytes of runs whose files were handed to [`SpillFiles`](crate::SpillFiles), which frees them
+    /// after the sort has returned.
+    pub spill_left_bytes: u64,
     /// The whole time, in seconds.
     pub seconds: f64,
+}
+
+/// The compression of runs.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct CompressionReport {
+    /// Bytes of runs that were written to the spill places, before compression.
+    pub bytes: u64,
+    /// Bytes that they took there.
+    pub stored_bytes: u64,
+    /// Why they were compressed, or not.
+    pub why: String,
 }
 
 /// The use of one spill place.
@@ -312,6 +331,14 @@ impl fmt::Display for SortReport {
         }
         for s in &self.spill {
             writeln!(f, "  spill   {} ({}): {:.3} GB, {}", s.place, s.order, gb(s.bytes), s.why)?;
+        }
+        if let Some(CompressionReport { bytes, stored_bytes, why }) = &self.compression {
+            let compressed = if stored_bytes < bytes { "compressed" } else { "not compressed" };
+            writeln!(f, "  runs    {compressed}, {:.3} GB in {:.3} GB: {why}", gb(*bytes), gb(*stored_bytes))?;
+        }
+        if self.spill_left_bytes > 0 {
+            let left = gb(self.spill_left_bytes);
+            writeln!(f, "  spill   {left:.3} GB are freed in the background, after the end of the sort")?;
         }
         Ok(())
     }

@@ -9,15 +9,109 @@ mod scene;
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use datapipes_file::FileBackendOptions;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_sort::{NumberKind, Output, RecordFormat};
+use datapipes_sort::{NumberKind, Output, RecordFormat, SpillCompression, SpillFiles};
 use datapipes_testkit::{GnuSort, joined, output_of};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const MIB: usize = 1 << 20;
+
+#[test]
+fn runs_are_compressed_and_read_back() {
+    let seed = seed(470);
+    let text = TextOptions::default().compile().unwrap();
+    for (case, kind) in (0..).zip(["lines", "records", "mixed", "random"]) {
+        let random = &mut Random(seed + case);
+        let folder = Folder::new();
+        let words: Vec<String> = (0..60).map(|_| format!("{:x}", random.below(1 << 30))).collect();
+        let mut bytes = Vec::new();
+        while bytes.len() < 40 * MIB {
+            match kind {
+                "lines" => (0..1 + random.below(9)).for_each(|_| bytes.extend(words[random.below(60)].bytes())),
+                "records" => bytes.extend(format!("{:08x}{:92}", random.below(1 << 30), "").bytes()),
+                // Most of the bytes of some blocks, and none of others.
+                "mixed" if bytes.len() > 20 * MIB => bytes.extend(random.bytes(100)),
+                "mixed" => bytes.extend(format!("{:08x}{:92}", random.below(1 << 20), "").bytes()),
+                _ => bytes.extend(random.bytes(100)),
+            }
+            if kind == "lines" {
+                bytes.push(b'\n');
+            }
+        }
+        let format = match kind {
+            "lines" => RecordFormat::Lines { order: text.clone(), terminator: b'\n' },
+            _ => RecordFormat::SORT_BENCHMARK,
+        };
+        let input = folder.put("in/a", &bytes);
+        for (threads, memory, fan_in, unique) in [(2, 16, 0, false), (5, 24, 3, false), (1, 16, 0, true)] {
+            let name = format!("seed {seed}, {kind}, {threads} threads, {memory} MiB, fan-in {fan_in}, {unique}");
+            let job = folder.job(format.clone(), std::slice::from_ref(&input)).threads(threads).fan_in(fan_in);
+            let job = job.memory_bytes(memory << 20).unique(unique).compression(SpillCompression::On);
+            let report = sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let compression = report.compression.clone().unwrap();
+            assert!(report.runs > 1 && compression.bytes > 30 << 20, "{name}: {report}");
+            if matches!(kind, "lines" | "records") {
+                assert!(compression.stored_bytes * 10 < compression.bytes * 8, "{name}: {report}");
+            }
+            let expected = match kind {
+                "lines" => {
+                    let mut lines: Vec<&[u8]> = bytes.split_inclusive(|b| *b == b'\n').collect();
+                    lines.sort_unstable_by_key(|line| &line[..line.len() - 1]);
+                    if unique {
+                        lines.dedup();
+                    }
+                    lines.concat()
+                }
+                _ => sort_records(&bytes, &format, unique),
+            };
+            assert_same(&folder.sorted(), &expected, &name);
+        }
+    }
+}
+
+#[test]
+fn large_runs_are_left_to_their_keeper() {
+    let random = &mut Random(seed(460));
+    let folder = Folder::new();
+    let format = RecordFormat::Numbers { kind: NumberKind::U64, reverse: false };
+    for (bytes, expected) in [(30 * MIB, 0), (260 * MIB, 1)] {
+        let input = folder.put("in/a", &random.bytes(bytes));
+        let files = SpillFiles::default();
+        let job = folder.job(format.clone(), &[input]).memory_bytes(20 << 20).spill_files(Some(files.clone()));
+        let report = sort(job).unwrap();
+        let files: Vec<File> = files.take().into_iter().map(File::from).collect();
+        assert_eq!(files.len(), expected);
+        assert_eq!(report.spill_left_bytes, if expected == 0 { 0 } else { bytes as u64 });
+        for file in &files {
+            let meta = file.metadata().unwrap();
+            // It has its blocks, and no name.
+            assert!(meta.blocks() * 512 >= bytes as u64 && meta.nlink() == 0, "{meta:?}");
+        }
+        assert_eq!(folder.files(), ["in/a", "out/sorted"]);
+    }
+}
+
+#[test]
+fn work_is_divided_evenly_among_many_threads() {
+    let random = &mut Random(seed(450));
+    let folder = Folder::new();
+    let bytes = random.bytes(100 * 500_000);
+    let input = folder.put("in/a", &bytes);
+    for threads in [2, 8, 64] {
+        let job = folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input));
+        let report = sort(job.threads(threads).memory_bytes(72 << 20)).unwrap();
+        assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "sorted");
+        assert!(report.runs > 1);
+        let parts = report.merged_by_thread;
+        assert_eq!(parts.len(), threads);
+        let (most, mean) = (parts.iter().max().copied().unwrap(), report.bytes_out / threads as u64);
+        assert!(most <= mean + mean / 2, "{threads} threads: {parts:?}");
+    }
+}
 
 /// Makes bytes of some shape: random, few keys, mostly one key, ascending, descending, all equal.
 fn shaped(random: &mut Random, n: usize, len: usize, key_at: usize, key_len: usize) -> (Vec<u8>, &'static str) {

@@ -365,6 +365,110 @@ mod merging {
         }
     }
 
+    /// Cuts sorted records into files, each of them sorted.
+    fn dealt(random: &mut Random, records: &[&[u8]], files: usize) -> Vec<Vec<u8>> {
+        let mut dealt = vec![Vec::new(); files];
+        for record in records {
+            dealt[random.below(files)].extend_from_slice(record);
+        }
+        dealt
+    }
+
+    #[test]
+    fn files_are_merged_by_all_threads() {
+        let seed = seed(420);
+        let random = &mut Random(seed);
+        for (kind, files, threads) in
+            [("random", 2, 2), ("random", 9, 3), ("urls", 5, 3), ("few", 3, 2), ("equal", 4, 3), ("open end", 3, 2)]
+        {
+            let name = format!("seed {seed}, {kind} lines in {files} files, {threads} threads");
+            let folder = Folder::new();
+            let text: Vec<Vec<u8>> = (0..160_000)
+                .map(|_| match kind {
+                    "few" => format!("{:060}\n", random.below(5)),
+                    "equal" => format!("{:60}\n", "x"),
+                    "urls" => format!(
+                        "https://example.org/a/long/path/{:09}/{:09}\n",
+                        random.below(900),
+                        random.below(1 << 29)
+                    ),
+                    _ => format!("{:09} {:0width$}\n", random.below(1 << 29), 7, width = 1 + random.below(90)),
+                })
+                .map(String::into_bytes)
+                .collect();
+            let mut sorted: Vec<&[u8]> = text.iter().map(Vec::as_slice).collect();
+            sorted.sort_unstable_by_key(|line| &line[..line.len() - 1]);
+            let mut inputs = dealt(random, &sorted, files);
+            if kind == "open end" {
+                inputs.iter_mut().for_each(|input| input.truncate(input.len() - 1));
+            }
+            let paths: Vec<_> =
+                inputs.iter().enumerate().map(|(i, input)| folder.put(&format!("in/{i}"), input)).collect();
+            let report = merge(folder.job(lines(), &paths).threads(threads).memory_bytes(64 << 20));
+            let report = report.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_same(&folder.sorted(), &sorted.concat(), &name);
+            assert_eq!((report.records, report.records_out), (160_000, 160_000), "{name}");
+            let parts = report.merged_by_thread;
+            assert_eq!(parts.len(), threads, "{name}");
+            let total = parts.iter().sum::<u64>();
+            assert_eq!(total, report.bytes_out, "{name}");
+            if !matches!(kind, "few" | "equal") {
+                let most = parts.iter().max().copied().unwrap_or(0);
+                assert!(most * threads as u64 <= total * 5 / 4, "{name}: {parts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn equal_keys_stay_in_the_order_of_the_files_on_all_threads() {
+        let random = &mut Random(seed(430));
+        let (folder, len) = (Folder::new(), 50);
+        let format = RecordFormat::Records { len, key_at: 3, key_len: 2, reverse: true };
+        let mut records: Vec<Vec<u8>> = (0..150_000).map(|_| random.bytes(len)).collect();
+        records.iter_mut().for_each(|record| record[3] = 0);
+        let inputs: Vec<Vec<u8>> = records
+            .chunks(50_000)
+            .map(|file| {
+                let mut file = file.to_vec();
+                file.sort_by_key(|record| std::cmp::Reverse([record[3], record[4]]));
+                file.concat()
+            })
+            .collect();
+        let paths: Vec<_> = inputs.iter().enumerate().map(|(i, input)| folder.put(&format!("in/{i}"), input)).collect();
+        let report = merge(folder.job(format.clone(), &paths).threads(3)).unwrap();
+        assert_same(&folder.sorted(), &scene::sort_records(&inputs.concat(), &format, false), "records");
+        assert_eq!(report.merged_by_thread.len(), 3);
+    }
+
+    #[test]
+    fn files_that_are_not_in_order_are_merged_by_one_thread() {
+        // One line out of place: at a border of two parts, or anywhere.
+        let seed = seed(440);
+        for seed in seed..seed + 6 {
+            let random = &mut Random(seed);
+            let folder = Folder::new();
+            let mut inputs = vec![Vec::new(); 3];
+            for i in 0..200_000 {
+                inputs[random.below(3)].push(format!("{i:09} {:20}\n", ""));
+            }
+            let (at, to) = (random.below(60_000), random.below(60_000));
+            let line = inputs[1].remove(at);
+            inputs[1].insert(to, line);
+            let mut heads: Vec<_> = inputs.iter().map(|lines| lines.iter().peekable()).collect();
+            let mut expected = String::new();
+            while let Some(i) =
+                (0..3).filter(|i| heads[*i].clone().peek().is_some()).min_by_key(|i| heads[*i].clone().peek().copied())
+            {
+                expected.extend(heads[i].next().map(String::as_str));
+            }
+            let paths: Vec<_> =
+                inputs.iter().enumerate().map(|(i, l)| folder.put(&format!("in/{i}"), l.concat().as_bytes())).collect();
+            let report = merge(folder.job(lines(), &paths)).unwrap();
+            assert_same(&folder.sorted(), expected.as_bytes(), &format!("seed {seed}, line {at} at {to}"));
+            assert_eq!(report.merged_by_thread.len(), if at == to { 2 } else { 1 }, "seed {seed}");
+        }
+    }
+
     #[test]
     fn a_partial_record_is_an_error() {
         for (sizes, fan_in) in

@@ -4,7 +4,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
-use crate::arguments::sort_args::names::{CHECK_WORDS, SORT_WORDS, SPILL_WORDS};
+use crate::arguments::sort_args::names::{CHECK_WORDS, COMPRESSION_WORDS, SORT_WORDS, SPILL_WORDS};
 
 pub(super) const TEXT: &str = "\
 Usage: dpipe sort [OPTION]... [FILE]...
@@ -58,6 +58,8 @@ Options that GNU sort does not have:
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
                                movements (role, between, primitive, pipes, counters), method, spill, seconds
       --spill-order=WORD       use the places of -T as given (given), or the cheapest of this machine first (cost)
+      --spill-compression=WORD  compress runs that do not fit the memory: if that makes this sort faster, as
+                               measured while it runs (auto, the default), always (on), or never (off)
       --explain                show on standard error which way bytes will go, and why; then sort
       --progress, --no-progress    a bar on standard error; by default where that is a terminal
 
@@ -144,6 +146,7 @@ fn with_value(argument: Arg, long: &str, value: &'static str, optional: bool) ->
         "check" => &CHECK_WORDS,
         "sort" => &SORT_WORDS,
         "spill-order" => &SPILL_WORDS,
+        "spill-compression" => &COMPRESSION_WORDS,
         _ => &[],
     };
     if value.is_empty() && words.is_empty() {

@@ -6,7 +6,7 @@ use std::path::Path;
 use datapipes::{
     Constraints, Dram, FileMode, Locator, Machine, MapOptions, OutputFile, Pages, Result, Route, StageOrder, StagePlace,
 };
-use datapipes_sort::{Input, Output};
+use datapipes_sort::{Input, Output, SpillCompression};
 
 /// Bytes that a sort moves at a time, about.
 const PIECE: usize = 4 << 20;
@@ -72,6 +72,19 @@ pub(crate) fn ways(
         Output::Stream { name, .. } => stream("output", name, "write"),
     });
     Ok(ways)
+}
+
+/// What decides whether runs are compressed.
+pub(crate) fn compression(chosen: SpillCompression, program: bool) -> &'static str {
+    match (program, chosen) {
+        (true, _) => "compression of runs: by the program that was named\n",
+        (_, SpillCompression::On) => "compression of runs: LZ4, as asked for\n",
+        (_, SpillCompression::Off) => "compression of runs: none, as asked for\n",
+        _ => {
+            "compression of runs: LZ4, from the run on before which the threads waited for the place, if compressed \
+             bytes would then be written at least a fifth faster\n"
+        }
+    }
 }
 
 /// The output as it will be opened; a file that is begun is as long as such a file would be at

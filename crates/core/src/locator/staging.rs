@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::locks::{Mutex, MutexGuard};
@@ -22,7 +23,7 @@ use serde::Serialize;
 use super::endpoint::StagingHandle;
 use super::ledger::{Claim, Ledger, Out, Part, Return};
 use super::stage_place::{Opened, StagePlace};
-use super::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
+use super::{Endpoint, EndpointHandle, FilePlace, Locator, Persistence, PlaceFacts, Reach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::OwningProcess;
 
@@ -160,6 +161,20 @@ impl Staging {
     /// As [`uses`](Self::uses), in the order in which the places were given.
     pub(crate) fn uses_as_given(&self) -> Vec<PlaceUse> {
         self.0.places.iter().zip(&self.lock().places).map(describe).collect()
+    }
+
+    /// Duplicates of the descriptors of the files in which bytes are staged. As long as one of them
+    /// is open, the space of its file stays allocated, even after the staging is dropped.
+    ///
+    /// # Errors
+    /// Errors of `dup`.
+    pub fn files(&self) -> Result<Vec<OwnedFd>> {
+        self.check_process("duplicate")?;
+        let files = self.ends().filter_map(|(name, end)| Some((name, end.file()?)));
+        let duplicate = |(name, file): (&str, &Arc<FilePlace>)| {
+            file.cached_fd().try_clone_to_owned().map_err(|e| Error::io("duplicate", e, name.to_owned()))
+        };
+        files.map(duplicate).collect()
     }
 
     /// The places' names and endpoints, in the order in which they were given.

@@ -15,6 +15,7 @@ use crate::records::layout::Layout;
 use crate::records::prefetch::prefetch_record;
 use crate::records::tally::Tally;
 use crate::runs::checksum;
+use crate::runs::packing::{Frame, Packing};
 use crate::runs::spill::IndexEntry;
 
 /// How many entries ahead a record is prefetched. Records lie in the order of the input, so each is
@@ -30,6 +31,7 @@ struct BlockDone {
     mark: Option<IndexEntry>,
     sums: Vec<u32>,
     tally: Tally,
+    frames: Vec<Frame>,
 }
 
 /// The facts of everything that was written.
@@ -39,6 +41,9 @@ pub(crate) struct Gathered {
     /// grains.
     pub(crate) key_index: Vec<IndexEntry>,
     pub(crate) sums: Vec<u32>,
+    /// For a run that may be compressed: its frames, and the bytes that they take.
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) stored: u64,
     /// For an output: the tally of its records.
     pub(crate) tally: Tally,
 }
@@ -69,6 +74,7 @@ impl<L: Layout> Gather<'_, L> {
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
+        packing: Option<&Packing>,
     ) -> Result<Gathered> {
         let mut starts = Vec::with_capacity(self.pieces.len() + 1);
         let mut total = 0;
@@ -78,6 +84,10 @@ impl<L: Layout> Gather<'_, L> {
         }
         let wanted = total.div_ceil(blocks.size as u64) as usize;
         let next = AtomicUsize::new(0);
+        // It is decided anew for each run. A run that is not compressed needs no table of frames.
+        let packs = packing.is_some_and(Packing::is_on);
+        // Where the next compressed block goes.
+        let end = AtomicU64::new(0);
         let outcome = Mutex::new((Ok(()), Vec::<(usize, BlockDone)>::with_capacity(wanted)));
         run_on_threads(self.arranger.threads.min(wanted), |_| {
             let work = || -> Result<()> {
@@ -90,9 +100,38 @@ impl<L: Layout> Gather<'_, L> {
                     let at = index as u64 * blocks.size as u64;
                     let len = (total - at).min(blocks.size as u64) as usize;
                     let mut block = blocks.take()?;
-                    let filled = self.fill(&mut block.bytes[..len], at, &starts, target);
+                    let mut filled = self.fill(&mut block.bytes[..len], at, &starts, target);
                     match target {
+                        Target::Run { pipe, base, .. } if packs && let Some(packing) = packing => {
+                            let mut packed = blocks.take()?;
+                            let lens = packing.pack(&block.bytes[..len], &mut packed.bytes);
+                            let (kept, spare, stored) = match &lens {
+                                Some(lens) => (packed, block, lens.iter().map(|len| *len as usize).sum()),
+                                None => (block, packed, len),
+                            };
+                            blocks.cancel(spare);
+                            let mut kept = kept;
+                            let to = stored.next_multiple_of(ALIGN);
+                            kept.bytes[stored..to].fill(0);
+                            let at = base + end.fetch_add(to as u64, Relaxed);
+                            let raw = || (0..len).step_by(packing.frame).map(|i| packing.frame.min(len - i) as u32);
+                            let lens = lens.unwrap_or_else(|| raw().collect());
+                            let mut frame_at = at;
+                            filled.frames = lens
+                                .into_iter()
+                                .map(|len| {
+                                    let frame = Frame { at: frame_at, len };
+                                    frame_at += u64::from(len);
+                                    frame
+                                })
+                                .collect();
+                            packing.wrote(to as u64);
+                            blocks.write(pipe, kept, 0, to, at)?;
+                        }
                         Target::File { pipe } | Target::Run { pipe, .. } => {
+                            if let Some(packing) = packing {
+                                packing.consider(&block.bytes[..len], blocks.waited());
+                            }
                             let base = target.place().map_or(0, |(_, base)| base);
                             let to = len.next_multiple_of(ALIGN);
                             block.bytes[len..to].fill(0);
@@ -124,7 +163,9 @@ impl<L: Layout> Gather<'_, L> {
         result?;
         filled.sort_unstable_by_key(|(index, _)| *index);
         let mut gathered = Gathered::default();
-        for (_, BlockDone { mark, sums, tally }) in filled {
+        gathered.stored = end.into_inner();
+        for (_, BlockDone { mark, sums, tally, mut frames }) in filled {
+            gathered.frames.append(&mut frames);
             gathered.key_index.extend(mark);
             gathered.sums.extend(sums);
             gathered.tally.join(tally);
@@ -144,7 +185,7 @@ impl<L: Layout> Gather<'_, L> {
         let mut piece = starts.partition_point(|s| *s <= at) - 1;
         let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);
         let (mut done, mut summed) = (0, 0);
-        let mut filled = BlockDone { mark: None, sums: Vec::new(), tally: Tally::default() };
+        let mut filled = BlockDone { mark: None, sums: Vec::new(), tally: Tally::default(), frames: Vec::new() };
         while done < out.len() {
             let SortedBucket { start, len, .. } = self.pieces[piece];
             let entries = &self.entries[start..start + len];

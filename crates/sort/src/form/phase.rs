@@ -26,6 +26,7 @@ use crate::records::entry::Entry;
 use crate::records::layout::Layout;
 use crate::records::tally::Tally;
 use crate::report::{MovementRole, Phase, SortReport};
+use crate::runs::packing::{FrameTable, Packing};
 use crate::runs::spill::{Run, Spill};
 use crate::sink::Sink;
 
@@ -51,6 +52,7 @@ struct SorterContext<'s> {
     spill: &'s Spill<'s>,
     blocks: &'s BlockPool,
     sink: &'s Sink<'s>,
+    packing: Packing,
 }
 
 #[derive(Default)]
@@ -103,11 +105,12 @@ impl<L: Layout> Engine<'_, L> {
             spill,
             blocks,
             sink,
+            packing: Packing::new(self.settings.compression, self.budget.concurrent_slots, self.budget.grain),
         };
         let read = self.run_sorters(&lanes, &mut filler, filled, to_fill);
         drop(filler);
         let drained = blocks.drain();
-        let SorterContext { forming, pipe, .. } = lanes;
+        let SorterContext { forming, pipe, packing, .. } = lanes;
         let Forming { mut runs, error, read: numbers, dropped, direct } = forming.into_inner();
         if let Some(e) = error {
             return Err(e);
@@ -122,6 +125,8 @@ impl<L: Layout> Engine<'_, L> {
         runs.sort_by_key(|r| r.0);
         let runs: Vec<MergeInput> = runs.into_iter().map(|r| r.1).collect();
         report.runs = runs.len() as u64;
+        let formed = runs.iter().any(|run| matches!(run, MergeInput::Run(_)));
+        report.compression = (formed && self.layout.numbers().is_none()).then(|| packing.report());
         let name = if direct.is_some() { "sort" } else { "runs" };
         report.phases.push(Phase { name, seconds: started.elapsed().as_secs_f64() });
         Ok(FormedRuns { runs, read, dropped, direct })
@@ -231,13 +236,14 @@ impl<L: Layout> Engine<'_, L> {
         let progress = &self.control.progress;
         if let Some(sink) = output {
             sink.begin(Some(gather.bytes()))?;
-            let gathered = gather.write(lanes.blocks, sink.target(), self.control, &progress.written)?;
+            let gathered = gather.write(lanes.blocks, sink.target(), self.control, &progress.written, None)?;
             lock(&lanes.forming).direct = Some(gathered.tally);
             return Ok(());
         }
         if let Some(packer) = &lanes.spill.compressor {
             let (packing, stream) = packer.start(&self.movements)?;
-            let gathered = gather.write(lanes.blocks, Target::CompressedRun(&stream), self.control, &progress.spilled);
+            let gathered =
+                gather.write(lanes.blocks, Target::CompressedRun(&stream), self.control, &progress.spilled, None);
             let sum = stream.close();
             let packed = packing.finish(gathered.map(|_| sum), slot.longest)?;
             lock(&lanes.forming).runs.push((slot.index << 32, MergeInput::Compressed(packed)));
@@ -245,7 +251,12 @@ impl<L: Layout> Engine<'_, L> {
         }
         let (mut run, pipe) = self.reserve(gather.bytes(), lanes)?;
         let target = Target::Run { pipe, base: run.offset, grain: self.budget.grain };
-        let gathered = gather.write(lanes.blocks, target, self.control, &progress.spilled)?;
+        let packing = Some(&lanes.packing).filter(|packing| packing.may_pack());
+        let gathered = gather.write(lanes.blocks, target, self.control, &progress.spilled, packing)?;
+        if !gathered.frames.is_empty() {
+            lanes.spill.cut_packed(&run, gathered.stored)?;
+            run.table = Some(FrameTable { frame: lanes.packing.frame, frames: gathered.frames });
+        }
         (run.key_index, run.sums, run.grain) = (gathered.key_index, gathered.sums, self.budget.grain);
         run.longest = slot.longest;
         lock(&lanes.forming).runs.push((slot.index << 32, MergeInput::Run(run)));

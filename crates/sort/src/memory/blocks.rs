@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use crc32fast::Hasher;
 use datapipes_core::locks::{Condvar, Mutex, MutexGuard};
@@ -29,6 +30,8 @@ pub(crate) struct BlockPool {
     pub(crate) size: usize,
     state: Mutex<State>,
     freed: Condvar,
+    /// Nanoseconds for which threads waited for a block.
+    waited: AtomicU64,
 }
 
 /// A block that was taken from the pool.
@@ -42,7 +45,12 @@ impl BlockPool {
     pub(crate) fn new(memory: &Dram, at: usize, size: usize, count: usize) -> Self {
         let free = (0..count).rev().map(|i| at + i * size).collect();
         let state = Mutex::new(State { free, flying: VecDeque::new() });
-        BlockPool { memory: memory.clone(), size, state, freed: Condvar::new() }
+        BlockPool { memory: memory.clone(), size, state, freed: Condvar::new(), waited: AtomicU64::new(0) }
+    }
+
+    /// Returns the nanoseconds for which threads waited for a block.
+    pub(crate) fn waited(&self) -> u64 {
+        self.waited.load(Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -58,15 +66,24 @@ impl BlockPool {
             }
             if let Some((transfer, at)) = state.flying.pop_front() {
                 drop(state);
-                if let Err(e) = transfer.wait() {
+                let started = Instant::now();
+                let outcome = transfer.wait();
+                self.note_wait(started);
+                if let Err(e) = outcome {
                     self.give_back(at);
                     return Err(e);
                 }
                 break at;
             }
+            let started = Instant::now();
             state = self.freed.wait(state);
+            self.note_wait(started);
         };
         Ok(Block { at, bytes: self.memory.range(at, self.size)?.lease_mut()? })
+    }
+
+    fn note_wait(&self, started: Instant) {
+        count(&self.waited, u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 
     fn give_back(&self, at: usize) {
@@ -296,6 +313,13 @@ impl<'a> PartWriter<'a> {
     /// Returns the offset in the output of the next byte.
     pub(crate) fn at(&self) -> u64 {
         self.block_at + self.fill as u64
+    }
+
+    /// Returns the last `len` bytes that were appended, if they are still in one block.
+    #[inline]
+    pub(crate) fn tail(&self, len: usize) -> Option<&[u8]> {
+        let start = self.fill.checked_sub(len).filter(|start| *start >= self.skip)?;
+        self.block.as_ref()?.bytes.get(start..self.fill)
     }
 
     /// Appends bytes to the part.

@@ -10,7 +10,8 @@
 //!         lines are matched by offset-value codes, other records by their prefixes
 //! ```
 
-use std::sync::atomic::AtomicU64;
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use datapipes_core::locks::Mutex;
 use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
@@ -54,6 +55,10 @@ pub(crate) struct MergeResult {
     pub(crate) bytes: u64,
     /// Bytes of records that came from the sources; 0 for numbers.
     record_bytes: u64,
+    /// Bytes that each thread merged, in the order of the keys.
+    pub(crate) parts: Vec<u64>,
+    /// The first and the last record, if their order was checked.
+    pub(crate) ends: Option<(Vec<u8>, Vec<u8>)>,
     /// For an output: the records written.
     pub(crate) written: Tally,
     /// Records that were dropped as duplicates.
@@ -67,10 +72,76 @@ pub(crate) struct MergeResult {
     pub(crate) excess: u64,
 }
 
+/// A check whether what several threads merge comes out in order. If one finds that it does not, the
+/// others end.
+#[derive(Default)]
+pub(crate) struct OrderCheck {
+    broken: AtomicBool,
+}
+
+impl OrderCheck {
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
+    }
+
+    pub(crate) fn set_broken(&self) {
+        self.broken.store(true, Relaxed);
+    }
+
+    fn error(&self) -> Error {
+        self.set_broken();
+        Error::new(ErrorKind::InvalidInput, "merge", "an input is not in order")
+    }
+}
+
+/// The last record that a thread wrote, to compare the next one with.
+#[derive(Default)]
+struct Written {
+    prefix: u64,
+    len: usize,
+    /// The record, if the block that is being filled does not have all of it.
+    kept: Vec<u8>,
+    first: Option<Vec<u8>>,
+}
+
+impl Written {
+    /// Returns the last record.
+    fn last<'w>(&'w self, out: &'w PartWriter<'_>) -> &'w [u8] {
+        out.tail(self.len).filter(|_| self.kept.is_empty()).unwrap_or(&self.kept)
+    }
+
+    /// Whether a record does not come before the last one.
+    #[inline]
+    fn may_precede<L: Layout>(&self, layout: &L, prefix: u64, record: &[u8], out: &PartWriter<'_>) -> bool {
+        match prefix.cmp(&self.prefix) {
+            Ordering::Greater => true,
+            _ if self.first.is_none() => true,
+            Ordering::Less => false,
+            Ordering::Equal => layout.prefix_decides() || layout.compare(self.last(out), record) != Ordering::Greater,
+        }
+    }
+
+    /// Notes the record that was just written.
+    #[inline]
+    fn note(&mut self, prefix: u64, record: &[u8], out: &PartWriter<'_>) {
+        if self.first.is_none() {
+            self.first = Some(record.to_vec());
+        }
+        (self.prefix, self.len) = (prefix, record.len());
+        self.kept.clear();
+        if out.tail(record.len()).is_none() {
+            self.kept.extend_from_slice(record);
+        }
+    }
+}
+
 /// The smallest useful buffer.
 pub(crate) const MIN_BUFFER: usize = 64 << 10;
 /// The largest buffer; a larger one gains nothing.
 const MAX_BUFFER: usize = 8 << 20;
+
+/// The number of files from which on lines are merged by codes.
+const WORTH_CODING: usize = 4;
 
 /// How the memory for reading is divided into equal parts.
 struct Division {
@@ -175,7 +246,12 @@ impl<L: Layout> Merger<'_, L> {
         let cuts = self.cut(&pipes[0], runs, parts)?;
         // The bytes of all runs that are in use, and those that come next, share the L2 cache.
         let far = usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.len().max(1));
-        let outcome = Mutex::new((Ok(()), Vec::<PartialBlock>::new(), Vec::<Partial>::new(), MergeResult::default()));
+        let outcome = Mutex::new((
+            Ok(()),
+            Vec::<PartialBlock>::new(),
+            Vec::<Partial>::new(),
+            MergeResult { parts: vec![0; parts], ..MergeResult::default() },
+        ));
         run_on_threads(parts, |p| {
             let (from, to) = (&cuts[p], &cuts[p + 1]);
             let at = start + from.iter().sum::<u64>();
@@ -194,13 +270,14 @@ impl<L: Layout> Merger<'_, L> {
                 Ok(())
             });
             let last = RecordBuffer::new(free, last);
-            let result = opened.and_then(|()| self.merge_part(sources, last, target.is_output(), &mut out));
+            let result = opened.and_then(|()| self.merge_part(sources, last, target.is_output(), &mut out, None));
             let mut outcome = outcome.lock();
             match result {
                 Ok(merged) => {
                     outcome.1.append(&mut out.partial_blocks);
                     outcome.2.append(&mut out.take_sums());
                     outcome.3.bytes += out.at() - at;
+                    outcome.3.parts[p] = out.at() - at;
                     outcome.3.join(merged);
                 }
                 Err(e) => {
@@ -230,8 +307,9 @@ impl<L: Layout> Merger<'_, L> {
         counter: &AtomicU64,
     ) -> Result<MergeResult> {
         let mut out = PartWriter::new(self.blocks, target, 0, false, self.control, counter);
-        let mut merged = self.merge_part(sources, last, target.is_output(), &mut out)?;
+        let mut merged = self.merge_part(sources, last, target.is_output(), &mut out, None)?;
         merged.bytes = out.at();
+        merged.parts = vec![merged.bytes];
         verify_bytes(merged.record_bytes, merged.bytes, merged.dropped)?;
         merged.sums = checksum::assemble(out.take_sums(), self.grain);
         Ok(merged)
@@ -240,14 +318,23 @@ impl<L: Layout> Merger<'_, L> {
     /// Divides the buffers among `count` sources with records of unknown length, and adds room for
     /// the last record written.
     pub(crate) fn buffers_of_inputs(&self, count: usize) -> Result<(Vec<Buffers>, RecordBuffer)> {
-        let each = self.buffers.1 / count.max(1) / 4096 * 4096;
+        self.buffers_within(self.buffers.0, self.buffers.1, count)
+    }
+
+    /// Does the same within `pool` bytes from `start` on.
+    pub(crate) fn buffers_within(
+        &self,
+        start: usize,
+        pool: usize,
+        count: usize,
+    ) -> Result<(Vec<Buffers>, RecordBuffer)> {
+        let each = pool / count.max(1) / 4096 * 4096;
         // Half of a large share is for records that cross the two buffers.
         let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer(), MAX_BUFFER);
         if each < 2 * size {
-            let context = format!("{count} inputs at once in {} bytes of memory", self.buffers.1);
+            let context = format!("{count} inputs at once in {pool} bytes of memory");
             return Err(Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory with -S"));
         }
-        let (start, pool) = self.buffers;
         let records = count + usize::from(self.unique);
         let crossing = (pool - count * 2 * size) / records.max(1) / 4096 * 4096;
         let buffers = Buffers { at: start, size, crossing };
@@ -288,20 +375,25 @@ impl<L: Layout> Merger<'_, L> {
         Ok(cuts)
     }
 
-    /// Merges the sources of one thread, and notes an index entry for each block.
-    fn merge_part(
+    /// Merges the sources of one thread, and notes an index entry for each block. With a check, it
+    /// fails if the records do not come out in order.
+    pub(crate) fn merge_part(
         &self,
         sources: Vec<RecordReader<'_, L>>,
         last: RecordBuffer,
         output: bool,
         out: &mut PartWriter<'_>,
+        check: Option<&OrderCheck>,
     ) -> Result<MergeResult> {
         if let Some(numbers) = self.layout.numbers() {
             return self.merge_numbers(numbers, sources, output, out);
         }
-        match self.layout.coding().filter(|_| self.coded) {
-            Some(coding) => self.merge_records(ByCode::new(self.layout, coding, sources), last, output, out),
-            None => self.merge_records(ByPrefix::new(self.layout, sources), last, output, out),
+        // Codes are right for sources in order, and a check finds the others. For few sources they
+        // cost more than they save.
+        let coded = self.coded || check.is_some() && sources.len() >= WORTH_CODING;
+        match self.layout.coding().filter(|_| coded) {
+            Some(coding) => self.merge_records(ByCode::new(self.layout, coding, sources), last, output, out, check),
+            None => self.merge_records(ByPrefix::new(self.layout, sources), last, output, out, check),
         }
     }
 
@@ -332,6 +424,7 @@ impl<L: Layout> Merger<'_, L> {
         mut last: RecordBuffer,
         output: bool,
         out: &mut PartWriter<'_>,
+        check: Option<&OrderCheck>,
     ) -> Result<MergeResult>
     where
         L: 'a,
@@ -340,6 +433,7 @@ impl<L: Layout> Merger<'_, L> {
         let (mut merged, mut next_mark, mut moved) = (MergeResult::default(), 0, 0);
         let mut tree = LoserTree::new(&mut contest)?;
         let mut any = false;
+        let mut written = Written::default();
         while let Some(winner) = tree.winner(&contest) {
             let reader = &contest.readers()[winner.source];
             let record = reader.record();
@@ -352,6 +446,9 @@ impl<L: Layout> Merger<'_, L> {
                     next_mark = out.at() + block;
                     count(&self.control.progress.merged, moved);
                     moved = 0;
+                    if let Some(check) = check.filter(|check| check.is_broken()) {
+                        return Err(check.error());
+                    }
                 }
                 if self.unique {
                     last.clear();
@@ -365,11 +462,21 @@ impl<L: Layout> Merger<'_, L> {
                     merged.written.add(record);
                 }
                 merged.longest = merged.longest.max(record.len());
-                out.push_start(reader.record_onwards(), record.len())?;
+                if let Some(check) = check {
+                    let prefix = contest.prefix(winner);
+                    if !written.may_precede(self.layout, prefix, record, out) {
+                        return Err(check.error());
+                    }
+                    out.push_start(reader.record_onwards(), record.len())?;
+                    written.note(prefix, record, out);
+                } else {
+                    out.push_start(reader.record_onwards(), record.len())?;
+                }
             }
             tree.advance(&mut contest)?;
         }
         count(&self.control.progress.merged, moved);
+        merged.ends = written.first.as_ref().map(|first| (first.clone(), written.last(out).to_vec()));
         out.finish()?;
         let readers = contest.readers();
         merged.excess = readers.iter().map(RecordReader::excess).sum::<u64>() + last.excess();
@@ -379,8 +486,8 @@ impl<L: Layout> Merger<'_, L> {
 }
 
 impl MergeResult {
-    /// Adds what another thread merged, except for its `bytes`.
-    fn join(&mut self, mut other: MergeResult) {
+    /// Adds what another thread merged, except for its `bytes` and what belongs to a part.
+    pub(crate) fn join(&mut self, mut other: MergeResult) {
         self.written.join(other.written);
         self.dropped.join(other.dropped);
         self.key_index.append(&mut other.key_index);

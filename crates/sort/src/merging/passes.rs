@@ -11,9 +11,10 @@ use std::time::Instant;
 use datapipes_core::Result;
 
 use crate::engine::{Engine, Work};
-use crate::input::{Input, Opened};
+use crate::input::{Input, Opened, SMALL};
 use crate::memory::blocks::{BlockPool, Target};
 use crate::memory::descriptors;
+use crate::merging::files::SortedFile;
 use crate::merging::merge::{MergeResult, Merger};
 use crate::records::layout::Layout;
 use crate::records::record_buffer::SHORT_RECORD;
@@ -95,6 +96,7 @@ impl<L: Layout> Engine<'_, L> {
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         self.publish(sink, &mut report)?;
         report.spill = spill.uses();
+        report.spill_left_bytes = spill.leave();
         report.movements = self.movements.take();
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
@@ -163,6 +165,7 @@ impl<L: Layout> Passes<'_, L> {
         report.records_out = merged.written.records;
         report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
         report.merge_passes += 1;
+        report.merged_by_thread = merged.parts;
         Ok((merged.written, dropped))
     }
 
@@ -280,13 +283,34 @@ impl<L: Layout> Passes<'_, L> {
             true => Some(self.engine.machine.connect(&self.spill.staging()?, memory)?),
             false => None,
         };
+        // Files may be merged on all cores. Then they are all read by pipes.
+        let total = group.iter().map(|s| match s {
+            MergeInput::Input(input) => input.len(),
+            MergeInput::Run(_) | MergeInput::Compressed(_) => Ok(None),
+        });
+        let known = total.collect::<Result<Option<Vec<u64>>>>()?;
+        let small = if known.is_some_and(|lens| self.merger.may_divide(lens.iter().sum(), target)) { 1 } else { SMALL };
         let (buffers, last) = self.merger.buffers_of_inputs(group.len())?;
         let (mut runs, mut packed, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, sorted) in group.into_iter().enumerate() {
             match sorted {
                 MergeInput::Run(run) => runs.push((rank, run)),
                 MergeInput::Compressed(run) => packed.push((rank, run)),
-                MergeInput::Input(input) => inputs.push((rank, Opened::of(input, self.engine.machine, memory)?)),
+                MergeInput::Input(input) => {
+                    inputs.push((rank, Opened::with(input, self.engine.machine, memory, small)?))
+                }
+            }
+        }
+        if small == 1
+            && let Some(files) = SortedFile::all(&mut inputs)
+        {
+            let merged = self.merger.merge_files(&files, target, counter)?;
+            match merged {
+                Some(merged) => {
+                    files.into_iter().for_each(|f| self.engine.movements.keep(MovementRole::Merge, *f.pipe));
+                    return Ok(merged);
+                }
+                None => inputs.extend(files.into_iter().map(SortedFile::into_opened).enumerate()),
             }
         }
         let mut sources = Vec::with_capacity(buffers.len());

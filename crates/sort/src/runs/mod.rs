@@ -2,5 +2,6 @@
 
 pub(crate) mod checksum;
 pub(crate) mod compressed;
+pub(crate) mod packing;
 pub(crate) mod record_reader;
 pub(crate) mod spill;

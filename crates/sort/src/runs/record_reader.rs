@@ -22,6 +22,7 @@ use crate::records::record_buffer::RecordBuffer;
 use crate::report::{MovementRole, Movements};
 use crate::runs::checksum;
 use crate::runs::compressed::RunDecompressor;
+use crate::runs::packing::{self, FrameTable};
 use crate::runs::spill::Run;
 
 const ALIGN: u64 = 4096;
@@ -122,6 +123,9 @@ pub(crate) struct RecordReader<'a, L> {
     sums: &'a [u32],
     sums_at: u64,
     grain: usize,
+    /// The frames of a compressed run, and the bytes of the run.
+    table: Option<&'a FrameTable>,
+    run_len: u64,
     /// How many bytes ahead of a record the bytes to be checked next are prefetched; 0 for not at
     /// all.
     far: usize,
@@ -138,13 +142,15 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         segment: Segment,
     ) -> Result<RecordReader<'a, L>> {
         let mut source = RecordReader::new(layout, ReadMethod::Shared(pipe), SourceKind::Spilled, memory, buffers);
-        let grain = run.grain as u64;
+        let grain = run.table.as_ref().map_or(run.grain, |table| table.frame) as u64;
+        source.table = run.table.as_ref();
         // Whole grains are read, because only they can be checked.
         source.next = run.offset + segment.from / grain * grain;
         source.stop = run.offset + segment.to.next_multiple_of(grain).min(run.len);
         source.end = run.offset + segment.to;
         source.to = (segment.from % grain) as usize;
         (source.sums, source.sums_at, source.grain) = (&run.sums, run.offset, run.grain);
+        source.run_len = run.len;
         if segment.from >= segment.to {
             source.next = source.stop;
         }
@@ -168,6 +174,30 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         // Reads are aligned, so the first may include bytes before the segment.
         source.next = segment.from - segment.from % ALIGN;
         (source.stop, source.end) = (segment.to, segment.to);
+        source.to = (segment.from % ALIGN) as usize;
+        if segment.from >= segment.to {
+            source.next = source.stop;
+        }
+        source.read_ahead()?;
+        Ok(source)
+    }
+
+    /// Opens bytes `segment` of a sorted file of `len` bytes, by a pipe that is shared with readers of
+    /// other parts.
+    pub(crate) fn of_part(
+        layout: &'a L,
+        pipe: &'a Pipe,
+        name: &Path,
+        memory: &'a Dram,
+        buffers: Buffers,
+        segment: Segment,
+        len: u64,
+    ) -> Result<RecordReader<'a, L>> {
+        let what = SourceKind::Input(name.to_path_buf());
+        let mut source = RecordReader::new(layout, ReadMethod::Shared(pipe), what, memory, buffers);
+        // Reads are aligned, so they may include bytes before and behind the segment.
+        source.next = segment.from - segment.from % ALIGN;
+        (source.stop, source.end) = (segment.to.next_multiple_of(ALIGN).min(len), segment.to);
         source.to = (segment.from % ALIGN) as usize;
         if segment.from >= segment.to {
             source.next = source.stop;
@@ -239,6 +269,8 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             sums: &[],
             sums_at: 0,
             grain: 0,
+            table: None,
+            run_len: 0,
             far: 0,
         }
     }
@@ -469,10 +501,14 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             }
             ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => {
                 let Some(coming) = self.pending_read.take() else { return Ok(false) };
-                coming.transfer.wait()?;
-                let view = self.memory.range(coming.buffer, coming.len)?.lease()?;
+                let PendingRead { transfer, buffer, len, offset } = coming;
+                transfer.wait()?;
+                let view = match self.table {
+                    Some(table) => self.unpack(table, buffer, len, offset)?,
+                    None => self.memory.range(buffer, len)?.lease()?,
+                };
                 self.read_ahead()?;
-                (view, coming.offset)
+                (view, offset)
             }
         };
         let ours = (view.len() as u64).min(self.end - at);
@@ -514,6 +550,54 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         self.to += bytes;
     }
 
+    /// Starts to read as many frames of a compressed run as the second buffer takes.
+    fn read_frames(&mut self, table: &FrameTable) -> Result<()> {
+        let (ReadMethod::Shared(pipe), Some(first)) = (&self.way, self.frame_at(table, self.next)) else {
+            return Err(no_frame(self.next));
+        };
+        let from = first.at - first.at % ALIGN;
+        let (mut end, mut next) = (first.at, self.next);
+        while next < self.stop && next - self.next + table.frame as u64 <= self.buffers.size as u64 {
+            let frame = self.frame_at(table, next).ok_or_else(|| no_frame(next))?;
+            let behind = frame.at + u64::from(frame.len);
+            // Frames of one block follow each other.
+            if frame.at != end || behind.next_multiple_of(ALIGN) - from > self.buffers.size as u64 {
+                break;
+            }
+            (end, next) = (behind, (next + table.frame as u64).min(self.sums_at + self.run_len));
+        }
+        let buffer = self.buffers.at + self.buffers.size;
+        let span = Span { source: from, target: buffer as u64, len: end.next_multiple_of(ALIGN) - from };
+        let len = (next - self.next) as usize;
+        if len == 0 {
+            return Err(no_frame(next));
+        }
+        let transfer = pipe.start(span)?;
+        self.pending_read = Some(PendingRead { transfer, buffer, len, offset: self.next });
+        self.next = next;
+        Ok(())
+    }
+
+    fn frame_at(&self, table: &FrameTable, offset: u64) -> Option<packing::Frame> {
+        table.frames.get(((offset - self.sums_at) / table.frame as u64) as usize).copied()
+    }
+
+    /// Decompresses what was read into the first buffer.
+    fn unpack(&self, table: &FrameTable, landed: usize, len: usize, mut offset: u64) -> Result<Lease> {
+        let landed = self.memory.range(landed, self.buffers.size)?.lease()?;
+        let mut lease = self.memory.range(self.buffers.at, len)?.lease_mut()?;
+        let first = self.frame_at(table, offset).ok_or_else(|| no_frame(offset))?;
+        let start = first.at - first.at % ALIGN;
+        for bytes in lease.chunks_mut(table.frame) {
+            let frame = self.frame_at(table, offset).ok_or_else(|| no_frame(offset))?;
+            let at = (frame.at - start) as usize;
+            packing::unpack(&landed[at..at + frame.len as usize], bytes, offset)?;
+            offset += bytes.len() as u64;
+        }
+        drop(lease);
+        self.memory.range(self.buffers.at, len)?.lease()
+    }
+
     /// Starts to fill the buffer whose turn it is.
     fn read_ahead(&mut self) -> Result<()> {
         let pipe = match &self.way {
@@ -523,6 +607,9 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         };
         if self.next >= self.stop {
             return Ok(());
+        }
+        if let Some(table) = self.table {
+            return self.read_frames(table);
         }
         let stop = (self.next + self.buffers.size as u64).min(self.stop);
         let buffer = self.buffers.at + self.turn * self.buffers.size;
@@ -548,6 +635,10 @@ impl<L> Drop for RecordReader<'_, L> {
             movements.keep(MovementRole::Merge, *pipe);
         }
     }
+}
+
+fn no_frame(offset: u64) -> Error {
+    Error::new(ErrorKind::Corrupt, "read", "a compressed run has no frame there").with_offset(offset)
 }
 
 /// Reads single records of runs, at offsets that are not known in advance.

@@ -1,14 +1,18 @@
 //! The spill places: a staging over the places that the job names, opened when the first run needs
 //! it.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapipes_core::locks::Mutex;
+use datapipes_core::topology::BlockDevice;
 use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace, Staging, StagingExtent};
 
 use crate::report::SpillUse;
 use crate::runs::compressed::RunCompressor;
+use crate::runs::packing::FrameTable;
 
 /// Runs start at multiples of this.
 const GRAIN: u64 = 4096;
@@ -33,7 +37,28 @@ pub(crate) struct Run {
     pub(crate) grain: usize,
     /// Bytes of its longest record.
     pub(crate) longest: usize,
+    /// Where its bytes are, if some of them are compressed; else they are from `offset` on.
+    pub(crate) table: Option<FrameTable>,
 }
+
+/// The files of the runs of a finished sort. Freeing large files takes time (0.14 s a GB where the
+/// file system discards what it frees), during which nobody needs to wait for the sort.
+///
+/// A sort leaves files here only if the file systems of the spill places have as much free space as
+/// the files take, so that nobody misses theirs meanwhile. They have no names, so whoever holds them
+/// frees them also when he is killed.
+#[derive(Clone, Debug, Default)]
+pub struct SpillFiles(Arc<Mutex<Vec<OwnedFd>>>);
+
+impl SpillFiles {
+    /// Takes the files out. They are freed when all of these descriptors are closed.
+    pub fn take(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+/// Less than this is freed at once.
+const LITTLE: u64 = 256 << 20;
 
 /// The spill places of a job.
 pub(crate) struct Spill<'a> {
@@ -46,6 +71,8 @@ pub(crate) struct Spill<'a> {
     pub(crate) compressor: Option<RunCompressor>,
     /// The number of runs that were begun without a known length.
     open_ended: AtomicU64,
+    /// Who takes the files in the end.
+    pub(crate) keeper: Option<SpillFiles>,
 }
 
 impl<'a> Spill<'a> {
@@ -63,6 +90,7 @@ impl<'a> Spill<'a> {
             staging: Mutex::new(None),
             compressor: packer,
             open_ended: AtomicU64::new(0),
+            keeper: None,
         })
     }
 
@@ -111,6 +139,16 @@ impl<'a> Spill<'a> {
         Ok(())
     }
 
+    /// Frees the space of a compressed run from `from` on that it did not need.
+    pub(crate) fn cut_packed(&self, run: &Run, used: u64) -> Result<()> {
+        let end = run.offset + run.len.next_multiple_of(GRAIN).max(GRAIN);
+        let from = run.offset + used.next_multiple_of(GRAIN);
+        if from < end {
+            self.staging()?.free(from, end - from);
+        }
+        Ok(())
+    }
+
     /// Frees the end of a run's space, up to `end`, if the run became shorter than planned.
     pub(crate) fn cut(&self, run: &Run, end: u64) -> Result<()> {
         let from = (run.offset + run.len).next_multiple_of(GRAIN);
@@ -118,6 +156,22 @@ impl<'a> Spill<'a> {
             self.staging()?.free(from, end - from);
         }
         Ok(())
+    }
+
+    /// Hands the files to the job's keeper if they are large and their space is not scarce. Returns
+    /// the bytes that are left to it.
+    pub(crate) fn leave(&self) -> u64 {
+        let (Some(keeper), Some(staging)) = (&self.keeper, &*self.staging.lock()) else { return 0 };
+        let bytes: u64 = staging.uses().iter().map(|used| used.placed.saturating_sub(used.freed)).sum();
+        let folders = self.places.iter().filter_map(StagePlace::as_folder);
+        let free = folders.map(|folder| BlockDevice::available_at(folder).unwrap_or(0)).min().unwrap_or(0);
+        if bytes < LITTLE || free < bytes {
+            return 0;
+        }
+        // If they cannot be duplicated, they are freed at once.
+        let Ok(mut files) = staging.files() else { return 0 };
+        keeper.0.lock().append(&mut files);
+        bytes
     }
 
     pub(crate) fn uses(&self) -> Vec<SpillUse> {

@@ -1,0 +1,40 @@
+//! Closing files after the end of this process.
+
+// A fork, and what its child may call.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Leaves the last close of these files, which may take long, to another process. It closes them
+/// when this process has ended, does nothing else, and holds nothing else open. If it cannot be
+/// started, the files are closed here.
+pub(crate) fn close_afterwards(files: Vec<OwnedFd>) {
+    if files.is_empty() {
+        return;
+    }
+    let Ok((ended, held)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
+    let mut kept: Vec<u32> = files.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+    kept.push(ended.as_raw_fd().unsigned_abs());
+    kept.sort_unstable();
+    let ended_fd = ended.as_raw_fd();
+    // SAFETY: the child of a process with several threads may call only what is safe in a signal
+    // handler. It makes system calls on memory that was allocated before, and exits.
+    unsafe {
+        if libc::fork() == 0 {
+            let mut from = 0;
+            for fd in &kept {
+                if from < *fd {
+                    libc::syscall(libc::SYS_close_range, from, *fd - 1, 0);
+                }
+                from = *fd + 1;
+            }
+            libc::syscall(libc::SYS_close_range, from, u32::MAX, 0);
+            let mut byte = 0_u8;
+            // It returns when nobody holds the other end any more.
+            libc::read(ended_fd, (&raw mut byte).cast(), 1);
+            libc::_exit(0);
+        }
+    }
+    // The end of this process closes this.
+    std::mem::forget(held);
+}
