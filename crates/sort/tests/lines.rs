@@ -46,6 +46,25 @@ fn lines_of(random: &mut Random, kind: &str, bytes: usize, terminator: u8) -> Ve
                 let n = random.below(12);
                 [vec![b'a'; common], any(random, n)].concat()
             }
+            // Around the end of the bytes of a normalized key that are looked at.
+            "cut" => {
+                let common = 1020 - 14 + random.below(20);
+                let n = random.below(12);
+                [vec![b'b'; common], any(random, n)].concat()
+            }
+            // Signs, zeros in front and behind, fractions, more digits than a word holds.
+            "numbers" => {
+                let sign = random.pick(&["", "", "-", " ", " -"]);
+                let (whole, part) = (random.below(50), random.pick(&["", ".", ".5", ".50", ".25"]));
+                let long = random.pick(&["", "", "", "12345678901234567", "00000000000000000001", "0"]);
+                let unit = random.pick(&["", "", "K", "M", "e3", " x"]);
+                format!("{sign}0{whole}{long}{part}{unit}").into_bytes()
+            }
+            "names" => {
+                let (a, b) = (random.below(4), random.below(300));
+                let dir = random.pick(&["", "", ".", "x~"]);
+                format!("{dir}pack-{a}.{b:03}.{}", random.pick(&["deb", "tar.gz", "0", "Deb"])).into_bytes()
+            }
             // A line ends where a grain (16 KiB) of a run ends.
             "grains" => vec![random.pick(b"ab"); random.pick(&[15, 31, 63, 255, 1023, 4095])],
             _ => {
@@ -120,6 +139,31 @@ fn runs_of_lines_are_merged_as_a_naive_sort_orders_them() {
         let report = sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_same(&folder.sorted(), &sorted(&inputs, &order, terminator), &name);
         assert!(report.runs > 1 || inputs.len() == 1, "{name}: {} runs", report.runs);
+    }
+}
+
+const KEYED: [&str; 20] =
+    ["n", "nr", "ns", "nu", "h", "hr", "hs", "g", "gu", "f", "fr", "fu", "fs", "M", "V", "Vr", "Vu", "d", "zi", "kn"];
+
+#[test]
+fn keyed_lines_are_sorted_as_a_naive_sort_orders_them() {
+    let first = seed(300);
+    let kinds = ["numbers", "names", "pages", "cut", "duplicates", "zeros"];
+    for (i, seed) in (first..first + 40).enumerate() {
+        let random = &mut Random(seed);
+        let folder = Folder::new();
+        let (letters, kind) = (KEYED[i % KEYED.len()], random.pick(&kinds));
+        let (order, terminator) = options(letters);
+        let bytes = random.pick(&[1, 4, 6]) * MIB;
+        let inputs: Vec<Vec<u8>> =
+            (0..1 + random.below(2)).map(|_| lines_of(random, kind, bytes, terminator)).collect();
+        let paths: Vec<_> = inputs.iter().enumerate().map(|(i, text)| folder.put(&format!("in/{i}"), text)).collect();
+        let (threads, fan_in) = (random.pick(&[1, 2, 3]), random.pick(&[0, 0, 2]));
+        let name = format!("seed {seed}: {kind}, options {letters:?}, {threads} threads, fan-in {fan_in}");
+        let (unique, format) = (order.unique(), RecordFormat::Lines { order: order.clone(), terminator });
+        let job = folder.job(format, &paths).unique(unique).threads(threads).fan_in(fan_in);
+        sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&folder.sorted(), &sorted(&inputs, &order, terminator), &name);
     }
 }
 

@@ -113,6 +113,36 @@ fn prefixes_follow_the_order() {
     }
 }
 
+/// Compares normalized keys with the order; it needs no sort.
+#[test]
+fn normalized_keys_have_the_order_of_lines() {
+    let gnu = GnuSort { program: "sort".into(), version: "sort (GNU coreutils) 9.11".into() };
+    let first = datapipes_testkit::seed(1);
+    for seed in first..first + 4000 {
+        let case = Case::new(seed, &gnu);
+        let order = case.options.compile().unwrap();
+        let lines = case.lines();
+        let keys = |most: usize| {
+            let of = |line: &&[u8]| {
+                let mut key = Vec::new();
+                order.push_key(line, most, &mut key);
+                key.truncate(most);
+                key
+            };
+            lines.iter().map(of).collect::<Vec<_>>()
+        };
+        let (whole, cut) = (keys(usize::MAX), keys(9));
+        let random = &mut Random(seed);
+        for _ in 0..lines.len() * 4 {
+            let (i, j) = (random.below(lines.len()), random.below(lines.len()));
+            let want = order.compare(lines[i], lines[j]);
+            let (a, b) = (lines[i].escape_ascii(), lines[j].escape_ascii());
+            assert_eq!(whole[i].cmp(&whole[j]), want, "seed {seed}: {}: {a:?} {b:?}", case.shown());
+            assert_eq!(cut[i], whole[i][..whole[i].len().min(9)], "seed {seed}: {}: {a:?}, cut", case.shown());
+        }
+    }
+}
+
 fn plain(order: &TextOrder) -> bool {
     order.is_plain_bytes() || order.plain_reverse()
 }

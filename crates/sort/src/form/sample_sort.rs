@@ -191,7 +191,7 @@ impl<L: Layout> SlotSorter<'_, L> {
     }
 
     /// Sorts entries whose records agree in the first `depth` bytes, on this core.
-    fn sort_bucket(&self, entries: &mut [Entry], depth: usize) {
+    pub(super) fn sort_bucket(&self, entries: &mut [Entry], depth: usize) {
         vector::sort_u128(entries);
         if self.layout.prefix_decides() {
             return;
@@ -216,13 +216,18 @@ impl<L: Layout> SlotSorter<'_, L> {
         if self.in_order(group) {
             return;
         }
-        if group.len() > FEW
-            && let Some(plain) = self.plain_behind(group)
-        {
+        if let Some(plain) = self.plain_behind(group) {
             let plain = SlotSorter { layout: &plain, raw: self.raw, threads: 1, unique: false };
+            if group.len() == 2 {
+                // They are out of order.
+                group.swap(0, 1);
+                return;
+            }
             // Every line has bytes at depth 0.
             plain.load_next_prefixes(group, 0);
             plain.sort_bucket(group, 0);
+        } else if self.layout.has_normalized_keys() && group.len() > 2 {
+            self.sort_by_keys(group);
         } else if group.len() > FEW && self.load_next_prefixes(group, depth + 8) {
             self.sort_bucket(group, depth + 8);
         } else {
@@ -234,11 +239,12 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// bytes decide.
     fn plain_behind(&self, group: &[Entry]) -> Option<PlainLines> {
         let plain = self.layout.tie_break()?;
-        group.iter().all(|e| self.layout.prefix_is_exact(self.record(*e))).then_some(plain)
+        // Their prefixes are equal, so what the first one's holds, all hold.
+        self.layout.prefix_is_exact(self.record(*group.first()?)).then_some(plain)
     }
 
     #[inline]
-    fn compare(&self, a: Entry, b: Entry) -> Ordering {
+    pub(super) fn compare(&self, a: Entry, b: Entry) -> Ordering {
         self.layout.compare(self.record(a), self.record(b)).then_with(|| (a as u64).cmp(&(b as u64)))
     }
 
@@ -312,13 +318,17 @@ impl<L: Layout> SlotSorter<'_, L> {
             self.repartition(entries, other, depth + 8);
             return;
         }
-        // Only comparing is left: each core sorts a stripe, then the stripes are merged.
+        // Each core sorts a stripe, by normalized keys or by comparing, then the stripes are merged.
         let all = Disjoint::new(entries);
         run_on_threads(stripes, |t| {
             // SAFETY: stripe t is this thread's alone.
             let part = unsafe { all.slice(t * stripe, stripe.min(all.len() - t * stripe)) };
             let _scope = Scope::enter();
-            part.sort_unstable_by(|a, b| self.compare(*a, *b));
+            if self.layout.has_normalized_keys() {
+                self.sort_by_keys(part);
+            } else {
+                part.sort_unstable_by(|a, b| self.compare(*a, *b));
+            }
         });
         let mut width = stripe;
         while width < entries.len() {

@@ -19,7 +19,7 @@ use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 use crate::control::{Control, count};
 use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
 use crate::memory::parallel::run_on_threads;
-use crate::merging::contest::{ByCode, ByPrefix, MergeContest};
+use crate::merging::contest::{ByCode, ByKey, ByPrefix, MergeContest};
 use crate::merging::loser_tree::LoserTree;
 use crate::numbers::{Numbers, merge_number_runs};
 use crate::records::layout::Layout;
@@ -393,6 +393,9 @@ impl<L: Layout> Merger<'_, L> {
         let coded = self.coded || check.is_some() && sources.len() >= WORTH_CODING;
         match self.layout.coding().filter(|_| coded) {
             Some(coding) => self.merge_records(ByCode::new(self.layout, coding, sources), last, output, out, check),
+            None if self.coded && self.layout.has_normalized_keys() => {
+                self.merge_records(ByKey::new(self.layout, sources), last, output, out, check)
+            }
             None => self.merge_records(ByPrefix::new(self.layout, sources), last, output, out, check),
         }
     }
@@ -452,7 +455,7 @@ impl<L: Layout> Merger<'_, L> {
                 }
                 if self.unique {
                     last.clear();
-                    if contest.needs_last(record) {
+                    if contest.needs_last(winner) {
                         last.extend(self.memory, record)?;
                         memo::forget_long(last.bytes());
                     }

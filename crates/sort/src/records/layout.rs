@@ -9,6 +9,9 @@ use super::offset_value::Coding;
 use super::terminator;
 use crate::text::TextOrder;
 
+/// The most bytes of a normalized key that are looked at; records that agree in these are compared.
+pub(crate) const NORMALIZED_LEN: usize = 1020;
+
 /// How records lie in bytes, and their order. If the layout has a terminator, it is part of the
 /// record.
 pub(crate) trait Layout: Send + Sync {
@@ -83,8 +86,7 @@ pub(crate) trait Layout: Send + Sync {
         None
     }
 
-    /// Whether the key is equal to that of every other record with the same prefix for which this
-    /// is true.
+    /// Whether records with the same prefix have equal keys. It is the same for all of them.
     fn prefix_is_exact(&self, _record: &[u8]) -> bool {
         false
     }
@@ -99,6 +101,18 @@ pub(crate) trait Layout: Send + Sync {
     #[inline]
     fn coded_bytes<'r>(&self, record: &'r [u8]) -> &'r [u8] {
         record
+    }
+
+    /// Whether records have normalized keys, whose bytes have the order of the records.
+    #[inline]
+    fn has_normalized_keys(&self) -> bool {
+        false
+    }
+
+    /// Replaces `out` by the first [`NORMALIZED_LEN`] bytes of the record's normalized key.
+    #[inline]
+    fn normalize(&self, _record: &[u8], out: &mut Vec<u8>) {
+        out.clear();
     }
 
     /// The kind of numbers, if records are only numbers; these are sorted without entries.
@@ -269,5 +283,17 @@ impl Layout for KeyedLines {
 
     fn prefix_is_exact(&self, record: &[u8]) -> bool {
         self.order.prefix_is_exact(body(record))
+    }
+
+    #[inline]
+    fn has_normalized_keys(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn normalize(&self, record: &[u8], out: &mut Vec<u8>) {
+        out.clear();
+        self.order.push_key(body(record), NORMALIZED_LEN, out);
+        out.truncate(NORMALIZED_LEN);
     }
 }

@@ -54,6 +54,8 @@ const fn code_bits(chunk: usize, value: u64, count: usize) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coding {
     reverse: bool,
+    /// Bytes of a line that codes look at.
+    coded_len: usize,
 }
 
 /// The outcome of a match between lines with equal codes.
@@ -66,7 +68,18 @@ pub(crate) struct Settled {
 
 impl Coding {
     pub(crate) fn new(reverse: bool) -> Coding {
-        Coding { reverse }
+        Coding { reverse, coded_len: CODED_LEN }
+    }
+
+    /// Codes for the first `coded_len` bytes of ascending lines, a multiple of a chunk.
+    pub(crate) fn of_first(coded_len: usize) -> Coding {
+        Coding { reverse: false, coded_len: (coded_len / CHUNK * CHUNK).min(CODED_LEN) }
+    }
+
+    /// Whether the code says only that a line agrees with its base in all bytes that codes look at.
+    #[inline]
+    pub(crate) fn is_deep(self, code: u64) -> bool {
+        self.direct(code) == DEEP
     }
 
     pub(crate) fn is_descending(self) -> bool {
@@ -88,7 +101,7 @@ impl Coding {
     /// A line beside its base, of which only the first [`CODED_LEN`] bytes are looked at.
     #[inline]
     pub(crate) fn beside(self, base: &[u8], line: &[u8]) -> u64 {
-        let base = &base[..base.len().min(CODED_LEN)];
+        let base = &base[..base.len().min(self.coded_len)];
         let agreed = common_prefix(base, line, 0);
         self.after_agreeing(line, agreed, agreed == base.len() && agreed == line.len())
     }
@@ -100,7 +113,7 @@ impl Coding {
             return Settled { order: Ordering::Equal, later: code_of_equal(self) };
         }
         let chunk = 0xfff - (bits >> CHUNK_SHIFT) as usize;
-        let agreed = common_prefix(a, b, ((chunk + 1) * CHUNK).min(CODED_LEN));
+        let agreed = common_prefix(a, b, ((chunk + 1) * CHUNK).min(self.coded_len));
         let order = self.order_at(a, b, agreed);
         let later = if order == Ordering::Less { b } else { a };
         Settled { order, later: self.after_agreeing(later, agreed, order == Ordering::Equal) }
@@ -125,7 +138,7 @@ impl Coding {
 
     #[inline]
     fn after_agreeing(self, line: &[u8], agreed: usize, equal: bool) -> u64 {
-        if agreed >= CODED_LEN {
+        if agreed >= self.coded_len {
             self.direct(DEEP)
         } else if equal {
             code_of_equal(self)
@@ -160,7 +173,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOTH: [Coding; 2] = [Coding { reverse: false }, Coding { reverse: true }];
+    const BOTH: [Coding; 2] =
+        [Coding { reverse: false, coded_len: CODED_LEN }, Coding { reverse: true, coded_len: CODED_LEN }];
 
     fn order(coding: Coding, a: &[u8], b: &[u8]) -> Ordering {
         if coding.reverse { b.cmp(a) } else { a.cmp(b) }

@@ -28,6 +28,11 @@ pub(super) fn prefix(text: &[u8]) -> u64 {
     (rank(text) >> 15) as u64
 }
 
+/// Appends the normalized key of -g: the 79 bits in ten bytes.
+pub(super) fn push_key(text: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&rank(text).to_be_bytes()[6..]);
+}
+
 /// The sign bit. Below it are 15 bits of exponent and 63 of fraction.
 const SIGN: u128 = 1 << 78;
 const INFINITE: u128 = 0x7fff << 63;

@@ -6,10 +6,11 @@
 //! zero.
 //!
 //! ```text
-//! word of -n:  | 1: not negative | 8: integer digits | 55: the first 16 digits |
+//! word of -n:  | 1: not negative | 8: integer digits | 54: the first 16 digits | 1: more digits |
 //!              (a negative number: 2^63 - the rest)
-//! word of -h:  | 5: unit + 16 | 59: the word of -n without its low bits |
+//! word of -h:  | 5: unit + 16 | 1: not negative | 7: integer digits | 50: 15 digits | 1: more |
 //! ```
+//! The last bit says whether the number has digits that the word does not hold.
 
 use std::cmp::Ordering;
 
@@ -66,20 +67,57 @@ impl<'a> Decimal<'a> {
             .then_with(|| compare_digits(self.fraction, other.fraction))
     }
 
+    /// The word of -n.
     #[inline]
     fn word(&self) -> u64 {
-        let len = self.integer.len().min(255);
-        let mut leading = 0u64;
         // 255 stands for 255 digits or more; their leading digits are not comparable.
-        if len < 255 {
-            leading = sixteen_digits(self.integer);
-            if !self.fraction.is_empty() && len < 16 {
-                leading += sixteen_digits(self.fraction) / POWERS_OF_TEN[len];
+        let len = self.integer.len().min(255);
+        let leading = if len < 255 { self.leading_digits() } else { 0 };
+        let more = self.integer.len() + self.fraction.len() > 16;
+        self.signed((len as u64) << 55 | leading << 1 | u64::from(more), 63)
+    }
+
+    /// The word of -h without the unit, in 59 bits.
+    #[inline]
+    fn short_word(&self) -> u64 {
+        let len = self.integer.len().min(127);
+        let leading = if len < 127 { self.leading_digits() / 10 } else { 0 };
+        let more = self.integer.len() + self.fraction.len() > 15;
+        self.signed((len as u64) << 51 | leading << 1 | u64::from(more), 58)
+    }
+
+    /// The first sixteen digits, as a number.
+    #[inline]
+    fn leading_digits(&self) -> u64 {
+        let mut leading = sixteen_digits(self.integer);
+        if let (false, Some(power)) = (self.fraction.is_empty(), POWERS_OF_TEN.get(self.integer.len())) {
+            leading += sixteen_digits(self.fraction) / power;
+        }
+        leading
+    }
+
+    #[inline]
+    fn signed(&self, size: u64, zero_bit: u32) -> u64 {
+        let zero = 1 << zero_bit;
+        if self.negative { zero - size } else { zero + size }
+    }
+
+    /// Appends bytes whose order is that of numbers, none of which begins another's: the word, and
+    /// all digits if it does not hold them.
+    fn push_key(&self, out: &mut Vec<u8>) {
+        let word = self.word();
+        out.extend_from_slice(&word.to_be_bytes());
+        if !word_is_exact(word) {
+            let tail = out.len();
+            out.extend_from_slice(&(self.integer.len() as u64).to_be_bytes());
+            out.extend_from_slice(self.integer);
+            out.extend_from_slice(self.fraction);
+            // The end comes before every digit.
+            out.push(0);
+            if self.negative {
+                out[tail..].iter_mut().for_each(|byte| *byte = !*byte);
             }
         }
-        let size = ((len as u64) << 55) | leading;
-        let zero = 1 << 63;
-        if self.negative { zero - size } else { zero + size }
     }
 }
 
@@ -117,10 +155,21 @@ pub(super) fn numeric_prefix(text: &[u8]) -> u64 {
     Decimal::parse(text).word()
 }
 
-/// Whether the word of -n holds the whole number: then numbers with equal words are equal.
-pub(super) fn numeric_word_is_exact(text: &[u8]) -> bool {
-    let number = Decimal::parse(text);
-    number.integer.len() + number.fraction.len() <= 16
+/// Whether a word of -n or -h holds the whole number. Of numbers with equal words all are held, and
+/// then they are equal, or none is.
+pub(super) fn word_is_exact(word: u64) -> bool {
+    word & 1 == 0
+}
+
+/// Appends the normalized key of -n.
+pub(super) fn push_numeric_key(text: &[u8], out: &mut Vec<u8>) {
+    Decimal::parse(text).push_key(out);
+}
+
+/// Appends the normalized key of -h.
+pub(super) fn push_human_key(text: &[u8], folded: bool, out: &mut Vec<u8>) {
+    out.push((unit(text, folded) + 16) as u8);
+    push_numeric_key(text, out);
 }
 
 /// Returns how many of the bytes are read as a number, under -h with its unit; 0 if there is no
@@ -146,7 +195,7 @@ pub(super) fn compare_human(a: &[u8], b: &[u8], folded: bool) -> Ordering {
 /// The order-preserving word of -h.
 pub(super) fn human_prefix(text: &[u8], folded: bool) -> u64 {
     let unit = (unit(text, folded) + 16) as u64;
-    (unit << 59) | (numeric_prefix(text) >> 5)
+    (unit << 59) | Decimal::parse(text).short_word()
 }
 
 /// Returns the power of the unit: negative for negative numbers, zero if the number is zero or has

@@ -233,18 +233,60 @@ impl TextOrder {
         self.decides
     }
 
-    /// Whether `compare_keys` is `Equal` for this line and every other with an equal prefix for
-    /// which this is true as well.
+    /// Whether `compare_keys` is `Equal` for this line and every other with an equal prefix. It is the
+    /// same for all of them.
     #[inline]
     pub fn prefix_is_exact(&self, line: &[u8]) -> bool {
         match &self.shape {
             Shape::Keyed { first, rest } => {
                 self.decides
                     || rest.is_empty()
-                        && matches!(first.rule, Rule::Numeric)
-                        && number::numeric_word_is_exact(first.place.slice(line))
+                        && matches!(first.rule, Rule::Numeric | Rule::Human { .. })
+                        && number::word_is_exact(first.directed(first.word(line)))
             }
             Shape::Plain | Shape::PlainReverse => false,
+        }
+    }
+
+    /// Appends bytes whose order is that of [`compare`](Self::compare): the keys in a normalized
+    /// form, and then the line if it is compared too. Only the first `most` bytes are needed; more
+    /// may be appended.
+    ///
+    /// ```
+    /// use datapipes_sort::text::{KeySpec, TextOptions};
+    /// let mut options = TextOptions::default();
+    /// options.keys.push(KeySpec::parse(b"2,2nr").unwrap());
+    /// let order = options.compile().unwrap();
+    /// let (mut a, mut b) = (Vec::new(), Vec::new());
+    /// order.push_key(b"x 9", 100, &mut a);
+    /// order.push_key(b"a 10", 100, &mut b);
+    /// assert!(b < a);
+    /// ```
+    #[inline]
+    pub fn push_key(&self, line: &[u8], most: usize, out: &mut Vec<u8>) {
+        let end = out.len().saturating_add(most);
+        let (last, reverse) = match &self.shape {
+            Shape::Plain => (true, false),
+            Shape::PlainReverse => (true, true),
+            Shape::Keyed { first, rest } => {
+                first.push(line, most, out);
+                for key in rest.iter() {
+                    if out.len() >= end {
+                        return;
+                    }
+                    key.push(line, end - out.len(), out);
+                }
+                (self.last_resort, self.reverse)
+            }
+        };
+        let room = end.saturating_sub(out.len());
+        if last && reverse {
+            let from = out.len();
+            push_bytes(line, room, out);
+            complement(&mut out[from..]);
+        } else if last {
+            // The last part needs no end of its own.
+            out.extend_from_slice(&line[..line.len().min(room)]);
         }
     }
 
@@ -362,8 +404,63 @@ impl Key {
             }
             Rule::Version { ignore, folded } => with_seen(text, ignore, folded, version::prefix),
         };
+        self.directed(word)
+    }
+
+    #[inline]
+    fn directed(&self, word: u64) -> u64 {
         if self.reverse { !word } else { word }
     }
+
+    /// Appends the key in a form whose bytes have its order. No key's bytes begin another's, so what
+    /// follows decides exactly if the keys are equal.
+    #[inline]
+    fn push(&self, line: &[u8], most: usize, out: &mut Vec<u8>) {
+        let (text, from) = (self.place.slice(line), out.len());
+        match self.rule {
+            Rule::Bytes => push_bytes(text, most, out),
+            Rule::Folded => {
+                push_bytes(text, most, out);
+                out[from..].make_ascii_uppercase();
+            }
+            Rule::Ignoring { ignore, folded } => with_kept(text, ignore, folded, |text| push_bytes(text, most, out)),
+            Rule::Short { ignore, folded } => {
+                out.extend_from_slice(&short_word(text, ignore, folded).to_be_bytes());
+            }
+            Rule::Numeric => number::push_numeric_key(text, out),
+            Rule::General => general::push_key(text, out),
+            Rule::Human { folded } => number::push_human_key(text, folded, out),
+            Rule::Month => out.push(number::month(text)),
+            Rule::Random { salt, ignore, folded } => with_seen(text, ignore, folded, |text| {
+                random::push_digest(&salt, text, out);
+                push_bytes(text, most, out);
+            }),
+            Rule::Version { ignore, folded } => with_seen(text, ignore, folded, |text| version::push_key(text, out)),
+        }
+        if self.reverse {
+            complement(&mut out[from..]);
+        }
+    }
+}
+
+/// Appends at most about `most` of these bytes in a form that no other's begins: a zero is followed
+/// by a one, and two zeros are the end.
+#[inline]
+fn push_bytes(text: &[u8], most: usize, out: &mut Vec<u8>) {
+    let text = &text[..text.len().min(most)];
+    let mut rest = text;
+    while let Some(zero) = memchr::memchr(0, rest) {
+        out.extend_from_slice(&rest[..=zero]);
+        out.push(1);
+        rest = &rest[zero + 1..];
+    }
+    out.extend_from_slice(rest);
+    out.extend_from_slice(&[0, 0]);
+}
+
+#[inline]
+fn complement(bytes: &mut [u8]) {
+    bytes.iter_mut().for_each(|byte| *byte = !*byte);
 }
 
 /// Packs up to seven bytes and their number, which is all that `compare` needs.

@@ -21,6 +21,11 @@ pub(super) fn prefix(salt: &[u8; 16], key: &[u8]) -> u64 {
     u64::from_be_bytes(digest(salt, key)[..8].try_into().unwrap_or_default())
 }
 
+/// Appends the digest, which decides unless two keys share it.
+pub(super) fn push_digest(salt: &[u8; 16], key: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&digest(salt, key));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -136,6 +136,40 @@ pub(super) fn prefix(name: &[u8]) -> u64 {
     packed.word
 }
 
+/// Appends bytes whose order is that of `compare`, none of which begins another's: the class, the
+/// runs of the stem, and the runs of the entire name.
+pub(super) fn push_key(name: &[u8], out: &mut Vec<u8>) {
+    let class = class(name);
+    out.push(class);
+    if class >= HIDDEN {
+        push_runs(&name[..stem_len(name)], out);
+        push_runs(name, out);
+    }
+}
+
+/// Appends runs in the order of `compare_runs`. A run of non-digits that is not the first has a byte
+/// at least, and none of these is 1. So a 1 in its place is the end.
+fn push_runs(bytes: &[u8], out: &mut Vec<u8>) {
+    let mut at = 0;
+    loop {
+        while at < bytes.len() && !digit_at(bytes, at) {
+            out.push(squeezed_rank(bytes[at]));
+            at += 1;
+        }
+        let from = zeros_end(bytes, at);
+        at = digits_end(bytes, from);
+        out.extend_from_slice(&[1, (at - from).min(255) as u8]);
+        if at - from >= 255 {
+            out.extend_from_slice(&((at - from) as u64).to_be_bytes());
+        }
+        out.extend_from_slice(&bytes[from..at]);
+        if at == bytes.len() {
+            out.push(1);
+            return;
+        }
+    }
+}
+
 /// Returns `rank` in one byte. The end and a digit share 1: nothing else sorts between them.
 fn squeezed_rank(byte: u8) -> u8 {
     match byte {
