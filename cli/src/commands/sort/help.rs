@@ -56,7 +56,7 @@ Options that GNU sort does not have:
       --report                 show on standard error which bytes went which way
       --json                   the same as JSON, on standard output with -o, else on standard error: records,
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
-                               movements (role, between, primitive, pipes, counters), method, spill, seconds
+                               movements (role, between, primitive, pipes, counters), method, spill, compression, seconds
       --spill-order=WORD       use the places of -T as given (given), or the cheapest of this machine first (cost)
       --spill-compression=WORD  compress runs that do not fit the memory: if that makes this sort faster, as
                                measured while it runs (auto, the default), always (on), or never (off)
