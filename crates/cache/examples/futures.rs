@@ -1,4 +1,5 @@
-//! The cost of reads by futures compared with `gather`, in CPU time a read: `cargo run --release -p
+//! The cost of reads by futures, and by one future for all, compared with `gather`, in CPU time a
+//! read: `cargo run --release -p
 //! datapipes-cache --example futures FILE`. It makes 64 random reads of 128 bytes at once, most of
 //! them misses, and alternates between the two.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -6,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Instant;
 
 use datapipes_cache::{CacheOptions, FineGrained};
 use datapipes_core::{Runtime, Ssd};
@@ -13,6 +15,22 @@ use datapipes_core::{Runtime, Ssd};
 const LEN: usize = 128;
 const AT_ONCE: usize = 64;
 const ROUNDS: usize = 600;
+
+/// CPU and wall-clock microseconds.
+#[derive(Default)]
+struct Cost {
+    cpu: f64,
+    wall: f64,
+}
+
+impl Cost {
+    fn add(&mut self, work: impl FnOnce()) {
+        let (before, started) = (cpu_us(), Instant::now());
+        work();
+        self.cpu += cpu_us() - before;
+        self.wall += started.elapsed().as_secs_f64() * 1e6;
+    }
+}
 
 /// The CPU time of the process, user and system, in microseconds.
 fn cpu_us() -> f64 {
@@ -33,36 +51,46 @@ fn main() {
         (state >> 20) % (fine.len_bytes() / LEN as u64) * LEN as u64
     };
     for turn in 0..5 {
-        let (mut by_gather, mut by_futures) = (0.0, 0.0);
+        let (mut by_gather, mut by_futures, mut by_one) = (Cost::default(), Cost::default(), Cost::default());
         for _ in 0..ROUNDS {
             let offsets: Vec<u64> = (0..AT_ONCE).map(|_| offset()).collect();
             let mut out = vec![0; AT_ONCE * LEN];
-            let before = cpu_us();
-            fine.gather(&offsets, LEN, &mut out).unwrap().all().unwrap();
-            by_gather += cpu_us() - before;
+            by_gather.add(|| drop(fine.gather(&offsets, LEN, &mut out).unwrap().all().unwrap()));
         }
         for _ in 0..ROUNDS {
             let offsets: Vec<u64> = (0..AT_ONCE).map(|_| offset()).collect();
-            let before = cpu_us();
-            let mut futures: Vec<_> = offsets.iter().map(|&at| (reads.read(at, LEN), false)).collect();
-            runtime.block_on(std::future::poll_fn(|context| {
-                let mut left = 0;
-                for (future, done) in futures.iter_mut().filter(|(_, done)| !done) {
-                    match Pin::new(future).poll(context) {
-                        Poll::Ready(read) => *done = read.unwrap().len() == LEN,
-                        Poll::Pending => left += 1,
+            let out = vec![0; AT_ONCE * LEN];
+            by_one.add(|| drop(runtime.block_on(reads.gather(offsets, LEN, out)).unwrap().1.all().unwrap()));
+        }
+        for _ in 0..ROUNDS {
+            let offsets: Vec<u64> = (0..AT_ONCE).map(|_| offset()).collect();
+            let work = || {
+                let mut futures: Vec<_> = offsets.iter().map(|&at| (reads.read(at, LEN), false)).collect();
+                runtime.block_on(std::future::poll_fn(|context| {
+                    let mut left = 0;
+                    for (future, done) in futures.iter_mut().filter(|(_, done)| !done) {
+                        match Pin::new(future).poll(context) {
+                            Poll::Ready(read) => *done = read.unwrap().len() == LEN,
+                            Poll::Pending => left += 1,
+                        }
                     }
-                }
-                if left == 0 { Poll::Ready(()) } else { Poll::Pending }
-            }));
-            by_futures += cpu_us() - before;
+                    if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+                }));
+            };
+            by_futures.add(work);
         }
         let each = |us: f64| us / (ROUNDS * AT_ONCE) as f64;
-        println!(
-            "turn {turn}: gather {:.2} us a read, {AT_ONCE} futures {:.2} us, {:.2} times",
-            each(by_gather),
-            each(by_futures),
-            by_futures / by_gather
-        );
+        let told = |name: &str, cost: &Cost| {
+            println!(
+                "turn {turn}: {name}: {:.2} us of CPU a read ({:.2} of gather), {:.2} us of time ({:.2} of gather)",
+                each(cost.cpu),
+                cost.cpu / by_gather.cpu,
+                each(cost.wall),
+                cost.wall / by_gather.wall
+            );
+        };
+        told("gather", &by_gather);
+        told("one future", &by_one);
+        told("64 futures", &by_futures);
     }
 }

@@ -129,3 +129,118 @@ fn errors_and_ends_are_those_of_other_reads() {
     }
     assert_eq!(checked.metrics().items, 3, "what is wrong is not kept");
 }
+
+/// A waker that panics.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panics");
+    }
+}
+
+/// Polls a future with a waker until it is ready. The waker need not work.
+fn drive<F: Future + Unpin>(future: &mut F, waker: &Waker) -> F::Output {
+    loop {
+        match Pin::new(&mut *future).poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::yield_now(),
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_one_future_and_yields_what_gather_does() {
+    let bytes = noise(LEN, 5);
+    let file = File::with(&bytes);
+    let ssd = Ssd::open(file.path()).unwrap();
+    let runtime = Runtime::start(machine()).unwrap();
+    let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
+    let alone = fine.on(&runtime, 4).unwrap();
+    let mut r = Random(seed());
+    // More reads than a window of the cache, of any lengths, also empty ones and across pages.
+    for count in [0, 1, 64, 5_000] {
+        let ranges: Vec<(u64, usize)> =
+            (0..count).map(|_| (r.below(LEN as u64 - 5_000), r.below(200) as usize * 25)).collect();
+        let out = vec![0; ranges.iter().map(|(_, len)| len).sum()];
+        let (out, gathered) = runtime.block_on(alone.gather_ranges(ranges.clone(), out)).unwrap();
+        assert!(gathered.failed.is_empty());
+        assert_eq!(gathered.hits + gathered.misses, count);
+        let expected = ranges.iter().flat_map(|&(at, len)| &bytes[at as usize..at as usize + len]);
+        assert!(out.iter().eq(expected));
+    }
+    // What is cached is there at the first poll.
+    let offsets: Vec<u64> = (0..64).map(|i| i * 128).collect();
+    runtime.block_on(alone.gather(offsets.clone(), 128, vec![0; 64 * 128])).unwrap();
+    let mut again = alone.gather(offsets, 128, vec![0; 64 * 128]);
+    let waker = Waker::from(Arc::new(Woken(AtomicBool::new(false))));
+    let Poll::Ready(result) = Pin::new(&mut again).poll(&mut Context::from_waker(&waker)) else { unreachable!() };
+    let (out, gathered) = result.unwrap();
+    assert_eq!((gathered.hits, gathered.misses), (64, 0));
+    assert!(out == bytes[..64 * 128]);
+    assert_eq!(drive(&mut again, &waker).unwrap_err().kind(), ErrorKind::InvalidInput, "it has ended");
+}
+
+#[test]
+fn errors_of_a_batch_name_their_reads_and_wrong_sizes_are_refused() {
+    let bytes = noise(10_000, 6);
+    let file = File::with(&bytes);
+    let ssd = Ssd::open(file.path()).unwrap();
+    let runtime = Runtime::start(machine()).unwrap();
+    let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
+    let alone = fine.on(&runtime, 4).unwrap();
+    let offsets = vec![0, 9_990, 5_000, u64::MAX, 9_900];
+    let (out, gathered) = runtime.block_on(alone.gather(offsets, 100, vec![0; 500])).unwrap();
+    let failed: Vec<_> = gathered.failed.iter().map(|(number, e)| (*number, e.kind())).collect();
+    assert_eq!(failed, [(1, ErrorKind::EndOfFile), (3, ErrorKind::EndOfFile)]);
+    assert!(out[..100] == bytes[..100] && out[200..300] == bytes[5_000..5_100] && out[400..] == bytes[9_900..]);
+    for (offsets, len, room) in [(vec![0, 1], 8, 15), (vec![0, 1], usize::MAX, 16), (vec![], 8, 1)] {
+        let error = runtime.block_on(alone.gather(offsets, len, vec![0; room])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    let error = runtime.block_on(alone.gather_ranges(vec![(0, usize::MAX), (0, 2)], vec![0])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn batches_outlive_dropped_futures_and_wakers_and_checks_that_panic() {
+    let bytes = noise(LEN, 7);
+    let file = File::with(&bytes);
+    let ssd = Ssd::open(file.path()).unwrap();
+    let runtime = Runtime::start(machine()).unwrap();
+    let mut config = small(CachePolicy::default());
+    config.verify = Some(Arc::new(|offset, _: &[u8]| {
+        assert!(offset != 77 * 128, "the check panics");
+        Ok(())
+    }));
+    let fine = FineGrained::over(&ssd, config).unwrap();
+    let alone = fine.on(&runtime, 4).unwrap();
+    let batch = |first: u64| alone.gather((first..first + 16).map(|i| i * 128).collect(), 128, vec![0; 16 * 128]);
+    let right = |(out, gathered): (Vec<u8>, datapipes_cache::Gathered), first: usize| {
+        assert!(gathered.failed.is_empty());
+        assert!(out == bytes[first * 128..(first + 16) * 128]);
+    };
+    let panicking = Waker::from(Arc::new(Panics));
+    let mut r = Random(seed());
+    for round in 0..50u64 {
+        // A batch that is dropped before its first poll, and one that is dropped after it.
+        drop(batch(1_000 + round * 16));
+        let mut left = batch(2_000 + round * 16);
+        let _ = Pin::new(&mut left).poll(&mut Context::from_waker(&panicking));
+        if r.one_in(2) {
+            std::thread::yield_now();
+        }
+        drop(left);
+        right(drive(&mut batch(4_000 + round * 16), &panicking).unwrap(), 4_000 + round as usize * 16);
+    }
+    // The panic of a check reaches the caller, as in `gather`, and the next batch is served.
+    let mut checked = batch(70);
+    let check = std::panic::AssertUnwindSafe(|| drive(&mut checked, Waker::noop()).map(drop));
+    assert!(std::panic::catch_unwind(check).is_err());
+    right(runtime.block_on(batch(200)).unwrap(), 200);
+    // A future keeps its reader.
+    let mut last = batch(300);
+    let _ = Pin::new(&mut last).poll(&mut Context::from_waker(Waker::noop()));
+    drop(alone);
+    right(runtime.block_on(last).unwrap(), 300);
+}

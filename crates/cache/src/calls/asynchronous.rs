@@ -11,6 +11,7 @@ use datapipes_core::{
     ConnectOptions, Constraints, Dram, Error, ErrorKind, Handle, MapOptions, Pages, Result, Runtime, RuntimePipe, Span,
 };
 
+use super::batches::Batches;
 use crate::bytes::zeroed;
 use crate::coherence::writes::{Since, Waits, Writes};
 use crate::device::engine::Extent;
@@ -28,17 +29,27 @@ const BUFFER: usize = 2 * PAGE as usize;
 
 /// A reader of the cache whose reads are futures.
 #[derive(Clone)]
-pub struct AsyncReader(Arc<Shared>);
+pub struct AsyncReader(pub(super) Arc<Shared>);
 
-struct Shared {
-    inner: Arc<Inner>,
+pub(super) struct Shared {
+    pub(super) inner: Arc<Inner>,
     /// Keeps the file open.
-    _fine: FineGrained,
+    pub(super) fine: FineGrained,
+    pub(super) batches: Arc<Batches>,
     pipe: RuntimePipe,
     buffers: Dram,
     slots: Mutex<Slots>,
     /// The number of futures that may wait for a buffer.
-    may_wait: usize,
+    pub(super) may_wait: usize,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // A forked child has not got the thread, and its lock may be held for ever.
+        if self.inner.owner.is_here() {
+            self.batches.end();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -109,7 +120,8 @@ impl FineGrained {
         let slots = Slots { free: (0..in_flight).collect(), ..Slots::default() };
         Ok(AsyncReader(Arc::new(Shared {
             inner: self.0.inner().clone(),
-            _fine: self.clone(),
+            fine: self.clone(),
+            batches: Batches::new(),
             pipe,
             buffers,
             slots: Mutex::new(slots),

@@ -25,12 +25,17 @@ impl FineGrained {
     /// `InvalidInput` where the length of `out` is not the sum of all lengths.
     pub fn gather_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Result<Gathered> {
         self.0.owner.check("gather")?;
-        check(ranges.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len)), out.len())?;
+        check(sum(ranges), out.len())?;
         Ok(self.0.gather_ranges(ranges, out))
     }
 }
 
-fn check(wanted: Option<usize>, given: usize) -> Result<()> {
+/// The sum of the lengths, if it is a number of bytes of memory.
+pub(super) fn sum(ranges: &[(u64, usize)]) -> Option<usize> {
+    ranges.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len))
+}
+
+pub(super) fn check(wanted: Option<usize>, given: usize) -> Result<()> {
     if wanted == Some(given) {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! All calls but the plain read: futures, many reads at once, views, writes, snapshots.
 
 pub(crate) mod asynchronous;
+pub(crate) mod batches;
 pub(crate) mod gather;
 pub(crate) mod snapshot;
 pub(crate) mod views;

@@ -67,6 +67,67 @@ struct Begun {
     alone: bool,
 }
 
+/// A batch between its windows. Each window is looked up, then what is missing of it is fetched.
+#[derive(Default)]
+pub(crate) struct Gathering {
+    gathered: Gathered,
+    /// The number of reads that were looked up.
+    looked_up: usize,
+    pieces: Vec<Piece>,
+    begun: Vec<Begun>,
+}
+
+impl Gathering {
+    /// Looks up the next window of `count` reads, which `reads` describes. Returns false where there
+    /// is none. What was missing before must have been fetched.
+    pub(crate) fn look_up(
+        &mut self,
+        inner: &Inner,
+        count: usize,
+        reads: &dyn Fn(usize) -> Read,
+        out: &mut [u8],
+    ) -> bool {
+        let numbers = self.looked_up..(self.looked_up + WINDOW).min(count);
+        self.pieces.clear();
+        self.begun.clear();
+        if numbers.is_empty() {
+            return false;
+        }
+        self.looked_up = numbers.end;
+        for number in numbers.clone() {
+            if number + INDEX_AHEAD < numbers.end
+                && let Some(place) = inner.map.of(reads(number + INDEX_AHEAD).offset)
+            {
+                inner.store.index_soon(place);
+            }
+            if number + ITEM_AHEAD < numbers.end
+                && let Some(place) = inner.map.of(reads(number + ITEM_AHEAD).offset)
+            {
+                inner.store.item_soon(place);
+            }
+            inner.look_up(number, reads(number), out, &mut self.pieces, &mut self.begun);
+        }
+        self.gathered.hits += (numbers.len() - self.begun.len()) as u64;
+        self.gathered.misses += self.begun.len() as u64;
+        true
+    }
+
+    /// Whether the last window needs the device.
+    pub(crate) fn has_misses(&self) -> bool {
+        !self.begun.is_empty()
+    }
+
+    /// Reads what is missing of the last window.
+    pub(crate) fn fetch(&mut self, inner: &Inner, reads: &dyn Fn(usize) -> Read, out: &mut [u8]) {
+        inner.fetch(reads, out, &mut self.pieces, &self.begun, &mut self.gathered);
+    }
+
+    /// The result, after the last window.
+    pub(crate) fn end(self) -> Gathered {
+        self.gathered
+    }
+}
+
 impl Inner {
     /// Reads ranges of any lengths into `out`, which has the sum of their lengths.
     pub(crate) fn gather_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Gathered {
@@ -82,31 +143,11 @@ impl Inner {
 
     /// Makes `count` reads, which `reads` describes.
     pub(crate) fn gather(&self, count: usize, reads: &dyn Fn(usize) -> Read, out: &mut [u8]) -> Gathered {
-        let mut gathered = Gathered::default();
-        let mut pieces = Vec::new();
-        let mut begun: Vec<Begun> = Vec::new();
-        for window in (0..count).step_by(WINDOW) {
-            let numbers = window..(window + WINDOW).min(count);
-            pieces.clear();
-            begun.clear();
-            for number in numbers.clone() {
-                if number + INDEX_AHEAD < numbers.end
-                    && let Some(place) = self.map.of(reads(number + INDEX_AHEAD).offset)
-                {
-                    self.store.index_soon(place);
-                }
-                if number + ITEM_AHEAD < numbers.end
-                    && let Some(place) = self.map.of(reads(number + ITEM_AHEAD).offset)
-                {
-                    self.store.item_soon(place);
-                }
-                self.look_up(number, reads(number), out, &mut pieces, &mut begun);
-            }
-            gathered.hits += (numbers.len() - begun.len()) as u64;
-            gathered.misses += begun.len() as u64;
-            self.fetch(reads, out, &mut pieces, &begun, &mut gathered);
+        let mut gathering = Gathering::default();
+        while gathering.look_up(self, count, reads, out) {
+            gathering.fetch(self, reads, out);
         }
-        gathered
+        gathering.end()
     }
 
     /// Copies the cached bytes of a read. Notes the missing ones, and the read's stamp once.

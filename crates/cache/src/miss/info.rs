@@ -10,6 +10,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::coherence::writes::{Stamp, Writes};
 use crate::device::engine::Extent;
+use crate::store::arena::prefetch;
 use crate::store::index::mix;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Condvar, Mutex};
@@ -163,6 +164,11 @@ impl Own<'_> {
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn is_of(&self, pending: &Arc<PendingRead>) -> bool {
         self.pending.as_ref().is_some_and(|own| Arc::ptr_eq(own, pending))
+    }
+
+    /// Prefetches what [`finish`](Self::finish) accesses of the pending read.
+    pub(crate) fn end_soon(&self) {
+        self.pending.iter().for_each(|pending| prefetch(Arc::as_ptr(pending)));
     }
 
     /// Reports the result of the read.

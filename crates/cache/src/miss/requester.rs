@@ -14,14 +14,18 @@ use std::time::{Duration, Instant};
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::constructor::{Piece, construct};
+use super::constructor::{Piece, Request, construct};
 use super::dispatcher::Path;
-use super::info::Claim;
+use super::info::{Claim, Own};
 use crate::coherence::writes::{Since, Writes};
 use crate::device::engine::Extent;
 use crate::metrics::Tally;
 use crate::pool::file::Inner;
 use crate::store::{Missing, PAGE};
+
+/// How many extents ahead of the one that is settled memory is prefetched again. The kernel's work
+/// on a batch displaces much of what was prefetched before it. Devices answer nearly in order.
+const SETTLED_AHEAD: usize = 4;
 
 impl Inner {
     /// Reads bytes that are not cached, or not in one item. `missed` is the store's answer if it
@@ -114,6 +118,10 @@ impl Inner {
         let mut mine = Vec::with_capacity(requests.len());
         let mut extents = Vec::with_capacity(requests.len());
         let mut others = Vec::new();
+        let insertion_soon = |request: &Request| {
+            let of = pieces[request.first..].iter().take(request.count);
+            of.for_each(|piece| self.insert_soon(piece.offset));
+        };
         for (number, request) in requests.iter().enumerate() {
             let extent = request.extent;
             if how.careful {
@@ -124,8 +132,7 @@ impl Inner {
             match self.info.claim(extent, &self.writes) {
                 Claim::Mine(pending) => {
                     // Memory is prefetched while the device works.
-                    let of = pieces[request.first..].iter().take(request.count);
-                    of.for_each(|piece| self.insert_soon(piece.offset));
+                    insertion_soon(request);
                     mine.push((number, Some(pending)));
                     extents.push(extent);
                 }
@@ -168,6 +175,10 @@ impl Inner {
             let mut told = vec![false; extents.len()];
             self.engine.read(&extents, &mut |at, result| {
                 told[at] = true;
+                if let Some((number, pending)) = mine.get(at + SETTLED_AHEAD) {
+                    insertion_soon(&requests[*number]);
+                    pending.iter().for_each(Own::end_soon);
+                }
                 let (number, pending) = &mut mine[at];
                 let result = result.as_ref();
                 if let Ok(bytes) = result {

@@ -107,6 +107,12 @@ pub(crate) fn index_soon(arena: &Arena, offset: u64) {
     }
 }
 
+/// Prefetches the index's lines that an insertion at an offset changes.
+#[inline]
+pub(crate) fn entry_soon(arena: &Arena, offset: u64) {
+    index::buckets_soon(arena.index(), Key::of(offset));
+}
+
 /// Prefetches the item that probably holds the bytes at an offset.
 #[inline]
 pub(crate) fn item_soon(arena: &Arena, offset: u64) {

@@ -182,7 +182,9 @@ impl<P: Policy> Store for Sharded<P> {
     }
 
     fn insert_soon(&self, offset: u64) {
-        if let Some(lines) = self.of(offset).ghost_lines {
+        let padded = self.of(offset);
+        optimistic::entry_soon(&padded.arena, offset);
+        if let Some(lines) = padded.ghost_lines {
             lines.prefetch(offset);
         }
     }

@@ -71,6 +71,13 @@ pub(crate) fn bucket_soon(buckets: &[Bucket], key: Key) {
     }
 }
 
+/// Prefetches the first bucket of a key, and the next one, to which a full bucket passes entries.
+#[inline]
+pub(crate) fn buckets_soon(buckets: &[Bucket], key: Key) {
+    let from_home = buckets.get(key.home(buckets.len())..).unwrap_or_default();
+    from_home.iter().take(2).for_each(|bucket| prefetch(bucket));
+}
+
 /// The positions of the bits that are set.
 #[inline]
 fn entries(mut bits: u16) -> impl Iterator<Item = usize> {
