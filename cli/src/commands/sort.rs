@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use datapipes::Result;
-use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SortJob, SortProgress, SortReport};
+use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SmallInput, SmallOutcome, SortJob, SortProgress, SortReport};
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
@@ -66,6 +66,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
     let names = names::to_sort(parsed)?;
     let output = places::output(parsed)?;
     let spill = places::spill(parsed)?;
+    let Some(output) = small(parsed, &names, output)? else { return Ok(()) };
     let machine = datapipes::discover();
     let memory_bytes = places::memory_bytes(&machine, parsed)?;
     allow_many_files();
@@ -104,6 +105,24 @@ fn sort(parsed: &Parsed) -> Result<()> {
         None => sorted,
     }?;
     tell(parsed, &report)
+}
+
+/// Sorts small files, without asking what machine this is. Returns the output if it did not.
+fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<Output>> {
+    // Whoever asks how it is done is told about pipes, and gets them.
+    let asks = parsed.debug || parsed.explain || parsed.report || parsed.json || parsed.progress == Some(true);
+    // A percentage that cannot be counted is an error.
+    let sound = parsed.compress_program.is_none() && parsed.buffer_bytes(1 << 50).is_ok();
+    if parsed.action != Action::Sort || asks || !sound || names.iter().any(|name| name == "-") {
+        return Ok(Some(output));
+    }
+    let Some(input) = SmallInput::read(format(parsed), names.iter().map(Path::new)) else { return Ok(Some(output)) };
+    let streams = matches!(output, Output::Stream { .. });
+    let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
+    match input.sort_into(output, parsed.options.unique, &control)? {
+        SmallOutcome::Sorted(_) => Ok(None),
+        SmallOutcome::TooMany(output) => Ok(Some(output)),
+    }
 }
 
 /// Inputs that are merged are open at once; what the parent allows to be allowed is taken.
