@@ -18,7 +18,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use datapipes::Result;
-use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SmallInput, SmallOutcome, SortJob, SortProgress, SortReport};
+use datapipes_sort::{
+    Control, Input, NumberKind, Output, RecordFormat, SmallInput, SmallOutcome, SortJob, SortProgress, SortReport,
+};
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
@@ -91,6 +93,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
         .memory_bytes(memory_bytes)
         .spill(spill)
         .spill_order(parsed.spill_order)
+        .method(parsed.method)
         .threads(places::threads(&machine, parsed, memory_bytes))
         .unique(parsed.options.unique)
         .compress_program(parsed.compress_program.as_ref().map(PathBuf::from))

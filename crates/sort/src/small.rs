@@ -17,7 +17,6 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use datapipes_core::memory::Plain;
 use datapipes_core::{FileMode, OutputFile, Result};
 
 use crate::control::Control;
@@ -163,12 +162,8 @@ impl SmallInput {
             RecordFormat::Numbers { kind, reverse } => {
                 let numbers = Numbers { kind: *kind, reverse: *reverse };
                 Ok(Some(match kind.width() {
-                    4 => self.sort_numbers(numbers, unique, u32::from_ne_bytes, |value, out| {
-                        out.extend_from_slice(&value.to_ne_bytes());
-                    }),
-                    _ => self.sort_numbers(numbers, unique, u64::from_ne_bytes, |value, out| {
-                        out.extend_from_slice(&value.to_ne_bytes());
-                    }),
+                    4 => self.sort_numbers::<u32>(numbers, unique),
+                    _ => self.sort_numbers::<u64>(numbers, unique),
                 }))
             }
             RecordFormat::Lines { order, terminator } if order.is_plain_bytes() || order.plain_reverse() => {
@@ -210,30 +205,26 @@ impl SmallInput {
         Ok(Some(Sorted { bytes, read, written, dropped }))
     }
 
-    fn sort_numbers<T: Unsigned + Plain, const WIDTH: usize>(
-        &self,
-        numbers: Numbers,
-        unique: bool,
-        load: impl Fn([u8; WIDTH]) -> T,
-        store: impl Fn(T, &mut Vec<u8>),
-    ) -> Sorted {
+    fn sort_numbers<T: Unsigned>(&self, numbers: Numbers, unique: bool) -> Sorted {
+        let width = size_of::<T>();
         let (mut read, mut written, mut dropped) = (Tally::default(), Tally::default(), Tally::default());
-        let (raw, _) = self.bytes.as_chunks::<WIDTH>();
-        let mut values: Vec<T> = raw.iter().map(|bytes| load(*bytes)).collect();
-        read.add_numbers(WIDTH, values.iter().map(|value| value.widen()));
+        let mut values: Vec<T> = self.bytes.chunks_exact(width).map(T::read).collect();
+        read.add_numbers(width, values.iter().map(|value| value.widen()));
         values.iter_mut().for_each(|value| *value = value.encode(numbers));
         T::sort(&mut values);
-        let mut bytes = Vec::with_capacity(self.bytes.len());
-        let mut before = None;
+        let (mut bytes, mut kept, mut before) = (vec![0; self.bytes.len()], 0, None);
         for value in values {
             let decoded = value.decode(numbers);
-            let tally = if unique && before == Some(value) { &mut dropped } else { &mut written };
-            if !(unique && before == Some(value)) {
-                store(decoded, &mut bytes);
+            if unique && before == Some(value) {
+                dropped.add_numbers(width, std::iter::once(decoded.widen()));
+            } else {
+                decoded.write(&mut bytes[kept..]);
+                written.add_numbers(width, std::iter::once(decoded.widen()));
+                kept += width;
             }
-            tally.add_numbers(WIDTH, std::iter::once(decoded.widen()));
             before = Some(value);
         }
+        bytes.truncate(kept);
         Sorted { bytes, read, written, dropped }
     }
 }

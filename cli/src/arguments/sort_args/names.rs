@@ -49,7 +49,7 @@ const LONG: [(&str, Takes, u8); 29] = [
 
 /// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with
 /// --version-sort.
-const EXACT: [(&str, Takes); 14] = [
+const EXACT: [(&str, Takes); 15] = [
     ("version", Nothing),
     ("records", Perhaps),
     ("u32", Nothing),
@@ -64,9 +64,11 @@ const EXACT: [(&str, Takes); 14] = [
     ("memory", Argument),
     ("threads", Argument),
     ("spill-order", Argument),
+    ("method", Argument),
 ];
 
 pub(crate) const CHECK_WORDS: [(&str, u8); 3] = [("quiet", b'C'), ("silent", b'C'), ("diagnose-first", b'c')];
+pub(crate) const METHOD_WORDS: [(&str, u8); 3] = [("auto", b'a'), ("merge", b'm'), ("distribute", b'd')];
 pub(crate) const SPILL_WORDS: [(&str, u8); 2] = [("given", b'g'), ("cost", b'c')];
 pub(crate) const SORT_WORDS: [(&str, u8); 6] = [
     ("general-numeric", b'g'),

@@ -111,8 +111,7 @@ impl InPlaceFile {
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.owner.check("write in place")?;
         let shown = || self.ssd.path().display().to_string();
-        write_all(&self.ssd, bytes)
-            .map_err(|(e, done)| Error::os("write", e.raw_os_error(), shown()).with_offset(done))
+        write_all(&self.ssd, bytes).map_err(|(e, done)| Error::os("write", e.raw_os_error(), shown()).with_offset(done))
     }
 
     /// Sets the file's length and makes it durable.
