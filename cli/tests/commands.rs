@@ -107,6 +107,24 @@ fn runs_go_where_the_list_says() {
 }
 
 #[test]
+fn a_sort_takes_the_method_that_it_was_given() {
+    let folder = folder();
+    let (input, sorted) = (folder.path("input"), folder.path("sorted"));
+    good(dpipe().args(["gen", "u64", "--size", "30MB"]).arg(&input));
+    let mut outputs = Vec::new();
+    for (method, name) in [("auto", "merge"), ("merge", "merge"), ("distribute", "distribution")] {
+        let mut command = dpipe();
+        command.args(["sort", "--u64", "-S", "16M", "--json", "--method", method, "-T"]).arg(folder.at());
+        let report = json(&good(command.arg(&input).arg("-o").arg(&sorted)));
+        assert_eq!(report["method"]["name"], name, "{report}");
+        outputs.push(std::fs::read(&sorted).unwrap());
+    }
+    assert!(outputs.iter().all(|output| *output == outputs[0]), "the methods differ");
+    let output = run(dpipe().args(["sort", "--method=quick"]).arg(&input));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
 fn sorted_streams_are_merged_as_they_come() {
     let folder = folder();
     let (one, other, fifo) = (folder.path("one"), folder.path("other"), folder.path("fifo"));

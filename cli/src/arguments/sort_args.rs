@@ -16,14 +16,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use names::Takes::{Argument, Nothing};
-use names::{CHECK_WORDS, COMPRESSION_WORDS, SORT_WORDS, SPILL_WORDS, find_long, find_word};
+use names::{CHECK_WORDS, COMPRESSION_WORDS, METHOD_WORDS, SORT_WORDS, SPILL_WORDS, find_long, find_word};
 use usage::misuse;
 pub(crate) use usage::{RecordShape, UsageError, trouble};
 use values::{batch_size, collation_note, most_merged, number, record_shape, size_message};
 
 use datapipes::StageOrder;
-use datapipes_sort::SpillCompression;
 use datapipes_sort::text::{BufferSize, KeySpec, TextOptions, TextOrder, quote};
+use datapipes_sort::{SortMethod, SpillCompression};
 
 use crate::arguments::quoting;
 
@@ -78,6 +78,7 @@ pub(crate) struct Parsed {
     /// All -T in their order; without any, the caller chooses (GNU: `TMPDIR`, then /tmp).
     pub(crate) temp_dirs: Vec<OsString>,
     pub(crate) spill_order: StageOrder,
+    pub(crate) method: SortMethod,
     pub(crate) parallel: Option<usize>,
     pub(crate) batch_size: Option<usize>,
     /// Compresses spilled runs, and with `-d` decompresses them.
@@ -133,6 +134,7 @@ pub(crate) struct SortArgs {
     buffer_sizes: Vec<BufferSize>,
     temp_dirs: Vec<OsString>,
     spill_order: StageOrder,
+    method: SortMethod,
     parallel: Option<usize>,
     batch_size: Option<usize>,
     compress_program: Option<OsString>,
@@ -353,6 +355,13 @@ impl SortArgs {
                     _ => SpillCompression::Auto,
                 };
             }
+            "method" => {
+                self.method = match find_word(given, "--method", &METHOD_WORDS)? {
+                    b'm' => SortMethod::Merge,
+                    b'd' => SortMethod::Distribution,
+                    _ => SortMethod::Auto,
+                };
+            }
             "records" => self.formats.push((name, Format::Records(record_shape(value.as_deref())?))),
             "u32" => self.formats.push((name, Format::U32)),
             "u64" => self.formats.push((name, Format::U64)),
@@ -413,6 +422,7 @@ impl SortArgs {
             buffer_sizes: self.buffer_sizes,
             temp_dirs: self.temp_dirs,
             spill_order: self.spill_order,
+            method: self.method,
             parallel: self.parallel,
             batch_size: self.batch_size,
             compress_program: self.compress_program,

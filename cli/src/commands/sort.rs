@@ -18,7 +18,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use datapipes::Result;
-use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SortJob, SortProgress, SortReport, SpillFiles};
+use datapipes_sort::{
+    Control, Input, NumberKind, Output, RecordFormat, SmallInput, SmallOutcome, SortJob, SortProgress, SortReport,
+    SpillFiles,
+};
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
@@ -67,6 +70,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
     let names = names::to_sort(parsed)?;
     let output = places::output(parsed)?;
     let spill = places::spill(parsed)?;
+    let Some(output) = small(parsed, &names, output)? else { return Ok(()) };
     let machine = datapipes::discover();
     let memory_bytes = places::memory_bytes(&machine, parsed)?;
     allow_many_files();
@@ -93,6 +97,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
         .memory_bytes(memory_bytes)
         .spill(spill)
         .spill_order(parsed.spill_order)
+        .method(parsed.method)
         .threads(places::threads(&machine, parsed, memory_bytes))
         .unique(parsed.options.unique)
         .compress_program(parsed.compress_program.as_ref().map(PathBuf::from))
@@ -111,6 +116,24 @@ fn sort(parsed: &Parsed) -> Result<()> {
     tell(parsed, &report)?;
     close_afterwards(spill_files.take());
     Ok(())
+}
+
+/// Sorts small files, without asking what machine this is. Returns the output if it did not.
+fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<Output>> {
+    // Whoever asks how it is done is told about pipes, and gets them.
+    let asks = parsed.debug || parsed.explain || parsed.report || parsed.json || parsed.progress == Some(true);
+    // A percentage that cannot be counted is an error.
+    let sound = parsed.compress_program.is_none() && parsed.buffer_bytes(1 << 50).is_ok();
+    if parsed.action != Action::Sort || asks || !sound || names.iter().any(|name| name == "-") {
+        return Ok(Some(output));
+    }
+    let Some(input) = SmallInput::read(format(parsed), names.iter().map(Path::new)) else { return Ok(Some(output)) };
+    let streams = matches!(output, Output::Stream { .. });
+    let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
+    match input.sort_into(output, parsed.options.unique, &control)? {
+        SmallOutcome::Sorted(_) => Ok(None),
+        SmallOutcome::TooMany(output) => Ok(Some(output)),
+    }
 }
 
 /// Inputs that are merged are open at once; what the parent allows to be allowed is taken.

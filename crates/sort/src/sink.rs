@@ -65,12 +65,8 @@ impl<'a> Sink<'a> {
     /// Adds to an error what it means for the output.
     pub(crate) fn explain(&self, e: Error) -> Error {
         match self {
-            Sink::File { file: OutputFile::InPlace(file), .. } if file.has_begun() => e.within(format!(
-                "{} was being written in place, because {}, and is incomplete",
-                file.ssd().path().display(),
-                file.reason()
-            )),
-            Sink::File { .. } | Sink::Stream(_) => e,
+            Sink::File { file, .. } => explain(file, e),
+            Sink::Stream(_) => e,
         }
     }
 
@@ -79,10 +75,27 @@ impl<'a> Sink<'a> {
     pub(crate) fn publish(self, bytes: u64, movements: &Movements) -> Result<OutputReport> {
         let Sink::File { file, pipe } = self else { return Ok(OutputReport { way: "stream", why: None }) };
         movements.keep(MovementRole::Output, *pipe);
-        Ok(match file.publish(bytes)? {
-            PublishOutcome::New => OutputReport { way: "new", why: None },
-            PublishOutcome::Replaced => OutputReport { way: "replaced", why: None },
-            PublishOutcome::InPlace(reason) => OutputReport { way: "in-place", why: Some(reason.to_string()) },
-        })
+        Ok(way_of(file.publish(bytes)?))
+    }
+}
+
+/// Adds to an error what it means for an output file.
+pub(crate) fn explain(file: &OutputFile, e: Error) -> Error {
+    match file {
+        OutputFile::InPlace(file) if file.has_begun() => e.within(format!(
+            "{} was being written in place, because {}, and is incomplete",
+            file.ssd().path().display(),
+            file.reason()
+        )),
+        OutputFile::InPlace(_) | OutputFile::Draft(_) => e,
+    }
+}
+
+/// How a file got its name.
+pub(crate) fn way_of(outcome: PublishOutcome) -> OutputReport {
+    match outcome {
+        PublishOutcome::New => OutputReport { way: "new", why: None },
+        PublishOutcome::Replaced => OutputReport { way: "replaced", why: None },
+        PublishOutcome::InPlace(reason) => OutputReport { way: "in-place", why: Some(reason.to_string()) },
     }
 }

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use datapipes_core::StagePlace;
-use datapipes_sort::{Input, Output, RecordFormat, SortJob, SortMethod, SortReport, sort};
+use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SortJob, SortMethod, SortReport, sort};
 use scene::{Folder, Random, assert_same, seed, sort_records, usual_machine};
 
 /// How keys are distributed over an input, and over its places.
@@ -128,6 +128,53 @@ fn equal_keys_are_written_without_being_merged() {
 }
 
 #[test]
+fn numbers_of_every_kind_and_shape_are_sorted() {
+    let seed = seed(2);
+    let kinds = [NumberKind::U64, NumberKind::I64, NumberKind::F64, NumberKind::U32];
+    for (nth, kind) in kinds.into_iter().enumerate() {
+        let width = kind.width();
+        for (which, shape) in SHAPES.into_iter().enumerate() {
+            let (reverse, unique) = ((nth + which) % 2 == 1, (nth + which) % 3 == 2);
+            let threads = 1 + (nth + which) % 3;
+            let seed = seed + (8 * nth + which) as u64;
+            let case =
+                format!("seed {seed}, {kind:?}, {shape:?}, reverse {reverse}, unique {unique}, {threads} threads");
+            let folder = Folder::new();
+            // The bytes of the keys, of which the first is the most significant.
+            let keys = records(&mut Random(seed), &format(width, 0, width, false), shape, 10_000_000 / width);
+            let bytes: Vec<u8> = keys.chunks_exact(width).flat_map(|key| key.iter().rev().copied()).collect();
+            let input = folder.put("in/a", &bytes);
+            let job = folder.job(RecordFormat::Numbers { kind, reverse }, &[input]).method(SortMethod::Distribution);
+            let report = run(job.unique(unique).threads(threads), &case);
+            assert_eq!(report.method.name, "distribution", "{case}: {}", report.method);
+            let mut expected: Vec<u64> = bytes.chunks_exact(width).map(|number| code(kind, reverse, number)).collect();
+            expected.sort_unstable();
+            if unique {
+                expected.dedup();
+            }
+            let sorted = folder.sorted();
+            let got: Vec<u64> = sorted.chunks_exact(width).map(|number| code(kind, reverse, number)).collect();
+            assert!(got == expected, "{case}: {} numbers, expected {}", got.len(), expected.len());
+            assert_eq!(folder.files(), ["in/a", "out/sorted"], "{case}");
+        }
+    }
+}
+
+/// A number of a file as an unsigned integer in the same order.
+fn code(kind: NumberKind, reverse: bool, number: &[u8]) -> u64 {
+    let mut wide = [0; 8];
+    wide[..number.len()].copy_from_slice(number);
+    let bits = u64::from_le_bytes(wide);
+    let code = match kind {
+        NumberKind::U32 | NumberKind::U64 => bits,
+        NumberKind::I64 => bits ^ 1 << 63,
+        NumberKind::F64 if bits >> 63 == 1 => !bits,
+        NumberKind::F64 => bits | 1 << 63,
+    };
+    if reverse { !code } else { code }
+}
+
+#[test]
 fn several_files_are_one_input() {
     let seed = seed(50);
     let folder = Folder::new();
@@ -203,7 +250,9 @@ fn the_method_is_the_one_that_suits_the_job() {
         ("distribution", "sorted once", distributed()),
         ("merge", "time of the disk", records()),
         ("merge", "asks", records().method(SortMethod::Merge)),
-        ("merge", "numbers", distributed().format(numbers)),
+        ("distribution", "sorted once", distributed().format(numbers.clone())),
+        ("merge", "for numbers", records().format(numbers.clone())),
+        ("merge", "asks", records().format(numbers).method(SortMethod::Merge)),
         ("merge", "differ in length", distributed().format(RecordFormat::Lines { order: text, terminator: b'\n' })),
         ("merge", "compresses", distributed().compress_program(PathBuf::from("gzip"))),
     ];

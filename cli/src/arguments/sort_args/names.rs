@@ -49,7 +49,7 @@ const LONG: [(&str, Takes, u8); 29] = [
 
 /// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with
 /// --version-sort.
-const EXACT: [(&str, Takes); 15] = [
+const EXACT: [(&str, Takes); 16] = [
     ("version", Nothing),
     ("records", Perhaps),
     ("u32", Nothing),
@@ -65,9 +65,11 @@ const EXACT: [(&str, Takes); 15] = [
     ("threads", Argument),
     ("spill-order", Argument),
     ("spill-compression", Argument),
+    ("method", Argument),
 ];
 
 pub(crate) const CHECK_WORDS: [(&str, u8); 3] = [("quiet", b'C'), ("silent", b'C'), ("diagnose-first", b'c')];
+pub(crate) const METHOD_WORDS: [(&str, u8); 3] = [("auto", b'a'), ("merge", b'm'), ("distribute", b'd')];
 pub(crate) const SPILL_WORDS: [(&str, u8); 2] = [("given", b'g'), ("cost", b'c')];
 pub(crate) const COMPRESSION_WORDS: [(&str, u8); 3] = [("auto", b'a'), ("on", b'n'), ("off", b'f')];
 pub(crate) const SORT_WORDS: [(&str, u8); 6] = [

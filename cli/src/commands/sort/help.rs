@@ -4,7 +4,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 
-use crate::arguments::sort_args::names::{CHECK_WORDS, COMPRESSION_WORDS, SORT_WORDS, SPILL_WORDS};
+use crate::arguments::sort_args::names::{CHECK_WORDS, COMPRESSION_WORDS, METHOD_WORDS, SORT_WORDS, SPILL_WORDS};
 
 pub(super) const TEXT: &str = "\
 Usage: dpipe sort [OPTION]... [FILE]...
@@ -57,6 +57,8 @@ Options that GNU sort does not have:
       --json                   the same as JSON, on standard output with -o, else on standard error: records,
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
                                movements (role, between, primitive, pipes, counters), method, spill, compression, seconds
+      --method=WORD            sort what does not fit memory by runs and merge (merge), by buckets where that is
+                                 possible (distribute), or by what takes less time (auto)
       --spill-order=WORD       use the places of -T as given (given), or the cheapest of this machine first (cost)
       --spill-compression=WORD  compress runs that do not fit the memory: if that makes this sort faster, as
                                measured while it runs (auto, the default), always (on), or never (off)
@@ -145,6 +147,7 @@ fn with_value(argument: Arg, long: &str, value: &'static str, optional: bool) ->
     let words: &'static [(&'static str, u8)] = match long {
         "check" => &CHECK_WORDS,
         "sort" => &SORT_WORDS,
+        "method" => &METHOD_WORDS,
         "spill-order" => &SPILL_WORDS,
         "spill-compression" => &COMPRESSION_WORDS,
         _ => &[],

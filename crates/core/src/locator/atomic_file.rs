@@ -68,7 +68,7 @@ use folder::Folder;
 pub use folder::parent_dir;
 pub use identity::LostAttribute;
 pub use in_place::InPlaceFile;
-use in_place::copy_all;
+use in_place::{copy_all, write_all};
 use names::Naming;
 pub use output::OutputFile;
 use target::{Beside, Target, look_again};
@@ -227,20 +227,7 @@ impl AtomicFile {
     /// `NoSpace`, `Device`. `Forked` in a child of the process that made it.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.owner.check("write")?;
-        self.ssd.file().write_observers().write_observed(0..bytes.len() as u64, || self.write_all(bytes))
-    }
-
-    fn write_all(&self, bytes: &[u8]) -> Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            match rustix::io::pwrite(self.fd(), &bytes[done..], done as u64) {
-                Ok(0) => return Err(self.failed("write", Errno::IO)),
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(self.failed("write", e).with_offset(done as u64)),
-            }
-        }
-        Ok(())
+        write_all(&self.ssd, bytes).map_err(|(e, done)| self.failed("write", e).with_offset(done))
     }
 
     /// Why its bytes will be copied into the existing file, if that is known already.

@@ -11,6 +11,7 @@ use datapipes_core::{Error, ErrorKind, Pipe, Result};
 use super::buckets::{Bucket, Portion, Step, steps};
 use super::load::Loading;
 use super::narrow::NarrowSorter;
+use super::numbers::SortedNumbers;
 use super::plan::Shape;
 use crate::control::count;
 use crate::engine::Engine;
@@ -42,8 +43,25 @@ struct Lanes<'a> {
 struct SortedPortion<'a, L> {
     /// Its number in its step.
     index: usize,
-    sorter: NarrowSorter<'a, L>,
-    entries: &'a [u64],
+    content: Content<'a, L>,
+}
+
+/// The records of a portion.
+enum Content<'a, L> {
+    /// Entries in order, and what they point into.
+    Entries(NarrowSorter<'a, L>, &'a [u64]),
+    /// Numbers in order, encoded.
+    Numbers(SortedNumbers<'a>),
+}
+
+impl<L: Layout> Content<'_, L> {
+    /// Bytes of the records.
+    fn len(&self) -> u64 {
+        match self {
+            Content::Entries(sorter, entries) => (entries.len() * sorter.record) as u64,
+            Content::Numbers(numbers) => numbers.len(),
+        }
+    }
 }
 
 /// What was written to the output so far.
@@ -115,12 +133,15 @@ impl<L: Layout> Engine<'_, L> {
             }
         };
         let outcome = self.each_portion(lanes, portions, fail, |portion, dropped| {
-            let bytes = (portion.entries.len() * lanes.record) as u64;
+            let bytes = portion.content.len();
             let at = turns.take(portion.index, bytes)?;
             let counter = &self.control.progress.written;
             let mut out = PartWriter::new(lanes.blocks, target, at, true, self.control, counter);
             let mut tally = Tally::default();
-            gather(&portion, &mut out, |_, record| tally.add(record))?;
+            match &portion.content {
+                Content::Entries(sorter, entries) => gather(sorter, entries, &mut out, |_, r| tally.add(r))?,
+                Content::Numbers(numbers) => tally.join(numbers.write(&mut out)?),
+            }
             let mut sum = sum.lock();
             sum.tally.join(tally);
             sum.dropped.join(dropped);
@@ -188,19 +209,23 @@ impl<L: Layout> Engine<'_, L> {
         pipe: &Pipe,
         spill: &Spill<'_>,
     ) -> Result<Run> {
-        let mut run = spill.reserve((portion.entries.len() * lanes.record) as u64)?;
+        let mut run = spill.reserve(portion.content.len())?;
         run.grain = self.budget.grain;
         run.longest = lanes.record;
         let target = Target::Run { pipe, base: run.offset, grain: run.grain };
         let counter = &self.control.progress.spilled;
         let mut out = PartWriter::new(lanes.blocks, target, 0, false, self.control, counter);
         let mut next_mark = 0;
-        gather(portion, &mut out, |at, record| {
+        let mut mark = |at, record: &[u8]| {
             if at >= next_mark {
                 run.key_index.push(IndexEntry { at, prefix: self.layout.prefix(record) });
                 next_mark = at + lanes.blocks.size as u64;
             }
-        })?;
+        };
+        match &portion.content {
+            Content::Entries(sorter, entries) => gather(sorter, entries, &mut out, mark)?,
+            Content::Numbers(numbers) => numbers.write_encoded(&mut out, &mut mark)?,
+        }
         run.sums = checksum::assemble(out.take_sums(), run.grain);
         Ok(run)
     }
@@ -251,7 +276,6 @@ impl<L: Layout> Engine<'_, L> {
             Ok(Some((index, loading)))
         };
         let mut lease = self.memory.range(start, entries_len)?.lease_mut()?;
-        let all_entries = lease.as_slice_of::<u64>()?;
         let mut turn = 0;
         let mut coming = load(places[turn])?;
         while let Some((index, loading)) = coming {
@@ -264,14 +288,21 @@ impl<L: Layout> Engine<'_, L> {
             let (places, end) = loading.finish(&self.memory)?;
             count(&self.control.progress.merged, portion.bytes);
             let raw = self.memory.range(at, end)?.lease()?;
+            let range = (bucket.low, bucket.high);
+            if let Some(numbers) = self.layout.numbers() {
+                let (sorted, dropped) =
+                    SortedNumbers::sort(numbers, &raw, &places, range, &mut lease, self.settings.unique)?;
+                work(SortedPortion { index, content: Content::Numbers(sorted) }, dropped)?;
+                continue;
+            }
             let sorter = NarrowSorter { layout: self.layout, raw: &raw, record };
-            let entries = &mut all_entries[..portion.bytes as usize / record];
-            sorter.sort(&places, (bucket.low, bucket.high), entries);
+            let entries = &mut lease.as_slice_of::<u64>()?[..portion.bytes as usize / record];
+            sorter.sort(&places, range, entries);
             let (kept, dropped) = match self.settings.unique {
                 true => sorter.drop_duplicates(entries),
                 false => (entries.len(), Tally::default()),
             };
-            work(SortedPortion { index, sorter, entries: &entries[..kept] }, dropped)?;
+            work(SortedPortion { index, content: Content::Entries(sorter, &entries[..kept]) }, dropped)?;
         }
         Ok(())
     }
@@ -279,11 +310,11 @@ impl<L: Layout> Engine<'_, L> {
 
 /// Writes the records of a portion, and calls `each` with the offset and the bytes of each.
 fn gather<L: Layout>(
-    portion: &SortedPortion<'_, L>,
+    sorter: &NarrowSorter<'_, L>,
+    entries: &[u64],
     out: &mut PartWriter<'_>,
     mut each: impl FnMut(u64, &[u8]),
 ) -> Result<()> {
-    let SortedPortion { sorter, entries, .. } = portion;
     for (i, entry) in entries.iter().enumerate() {
         if let Some(ahead) = entries.get(i + PREFETCH_ENTRIES) {
             prefetch_record(sorter.raw, sorter.offset(*ahead), sorter.record);

@@ -12,6 +12,7 @@
 //! buckets     each thread, bucket by bucket:                               (finish.rs)
 //!               load        the next one while this one is sorted          (load.rs)
 //!               sort        entries of eight bytes, in cache               (narrow.rs)
+//!                           or the numbers themselves                      (numbers.rs)
 //!               gather      records in order, to the output
 //! ```
 //! A bucket holds the stripes in their order, and a stripe its records in theirs, so records with
@@ -34,6 +35,7 @@ mod finish;
 mod load;
 mod method;
 mod narrow;
+mod numbers;
 mod plan;
 mod scatter;
 mod splitters;

@@ -22,6 +22,7 @@ use crate::engine::Engine;
 use crate::memory::blocks::{ALIGN, Block, BlockPool};
 use crate::memory::parallel::run_on_threads;
 use crate::memory::streaming::{copy_past_caches, fence};
+use crate::numbers::{Numbers, Unsigned};
 use crate::records::layout::Layout;
 use crate::records::tally::Tally;
 use crate::report::MovementRole;
@@ -117,29 +118,77 @@ impl<L: Layout> Engine<'_, L> {
     ) -> Result<(Tally, Vec<Stripe>)> {
         let mut scatter = scatter()?;
         let mut tally = Tally::default();
-        let (mut prefixes, mut ids) = ([0_u64; BATCH], [0_u16; BATCH]);
         while let Some((records, came)) = reader.next()? {
             self.control.check()?;
             if failed.load(Relaxed) {
                 break;
             }
             count(&self.control.progress.read, came);
-            for batch in records.chunks(BATCH * record) {
-                let batch = batch.chunks_exact(record);
-                let n = batch.len();
-                for (prefix, bytes) in prefixes.iter_mut().zip(batch.clone()) {
-                    tally.add(bytes);
-                    *prefix = self.layout.prefix(bytes);
-                }
-                classifier.classify(&prefixes[..n], &mut ids[..n]);
-                for (bucket, record) in ids.iter().zip(batch) {
-                    scatter.put(usize::from(*bucket), record)?;
-                }
+            match self.layout.numbers() {
+                None => self.scatter_records(record, &records, classifier, &mut tally, &mut scatter)?,
+                Some(n) if record == 4 => scatter_numbers::<u32>(n, &records, classifier, &mut tally, &mut scatter)?,
+                Some(n) => scatter_numbers::<u64>(n, &records, classifier, &mut tally, &mut scatter)?,
             }
         }
         reader.finish(&self.movements);
         Ok((tally, scatter.finish()?))
     }
+
+    /// Distributes whole records.
+    fn scatter_records(
+        &self,
+        record: usize,
+        bytes: &[u8],
+        classifier: &Classifier,
+        tally: &mut Tally,
+        scatter: &mut Scatter<'_>,
+    ) -> Result<()> {
+        let (mut prefixes, mut ids) = ([0_u64; BATCH], [0_u16; BATCH]);
+        for batch in bytes.chunks(BATCH * record) {
+            let batch = batch.chunks_exact(record);
+            let n = batch.len();
+            for (prefix, bytes) in prefixes.iter_mut().zip(batch.clone()) {
+                tally.add(bytes);
+                *prefix = self.layout.prefix(bytes);
+            }
+            classifier.classify(&prefixes[..n], &mut ids[..n]);
+            for (bucket, record) in ids.iter().zip(batch) {
+                scatter.put(usize::from(*bucket), record)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Distributes numbers. In buckets they are encoded, as in runs.
+fn scatter_numbers<T: Unsigned>(
+    numbers: Numbers,
+    bytes: &[u8],
+    classifier: &Classifier,
+    tally: &mut Tally,
+    scatter: &mut Scatter<'_>,
+) -> Result<()> {
+    let width = size_of::<T>();
+    let (mut codes, mut ids) = ([0_u64; BATCH], [0_u16; BATCH]);
+    for batch in bytes.chunks(BATCH * width) {
+        let batch = batch.chunks_exact(width);
+        let n = batch.len();
+        tally.add_numbers(width, batch.clone().map(|number| T::read(number).widen()));
+        for (code, number) in codes.iter_mut().zip(batch) {
+            *code = T::read(number).encode(numbers).widen();
+        }
+        classifier.classify(&codes[..n], &mut ids[..n]);
+        for (bucket, code) in ids[..n].iter().zip(&codes) {
+            // A narrow number is in the low bytes of its code.
+            let code = if cfg!(target_endian = "little") {
+                code.to_le_bytes()
+            } else {
+                (code << (64 - 8 * width)).to_be_bytes()
+            };
+            scatter.put(usize::from(*bucket), &code[..width])?;
+        }
+    }
+    Ok(())
 }
 
 /// Puts the stripes of all threads together, bucket by bucket.

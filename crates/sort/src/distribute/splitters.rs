@@ -53,7 +53,7 @@ pub(crate) fn sample<L: Layout>(
             let bytes = memory.range(start, len)?.lease()?;
             let count = len / record;
             let step = count.div_ceil(keys_a_place).max(1);
-            sample.extend(bytes.chunks_exact(record).step_by(step).map(|r| layout.prefix(r)));
+            sample.extend(bytes.chunks_exact(record).step_by(step).map(|r| layout.file_prefix(r)));
         }
     }
     for pipe in pipes {

@@ -32,6 +32,15 @@ pub(crate) trait Unsigned: Plain + Ord + Send + Sync {
     fn encode(self, numbers: Numbers) -> Self;
     fn decode(self, numbers: Numbers) -> Self;
     fn widen(self) -> u64;
+    /// The number in the first bytes, in the machine's byte order.
+    fn read(bytes: &[u8]) -> Self;
+    /// Puts the number into the first bytes, in the machine's byte order.
+    fn write(self, bytes: &mut [u8]);
+}
+
+/// The prefix of a number as it is in a file.
+fn file_prefix<T: Unsigned>(numbers: Numbers, record: &[u8]) -> u64 {
+    T::read(record).encode(numbers).widen()
 }
 
 impl Unsigned for u32 {
@@ -52,8 +61,21 @@ impl Unsigned for u32 {
         (if numbers.reverse { !self } else { self }).to_le()
     }
 
+    #[inline]
     fn widen(self) -> u64 {
         u64::from(self)
+    }
+
+    #[inline]
+    fn read(bytes: &[u8]) -> u32 {
+        bytes.first_chunk().map_or(0, |four| u32::from_ne_bytes(*four))
+    }
+
+    #[inline]
+    fn write(self, bytes: &mut [u8]) {
+        if let Some(four) = bytes.first_chunk_mut() {
+            *four = self.to_ne_bytes();
+        }
     }
 }
 
@@ -89,8 +111,21 @@ impl Unsigned for u64 {
         bits.to_le()
     }
 
+    #[inline]
     fn widen(self) -> u64 {
         self
+    }
+
+    #[inline]
+    fn read(bytes: &[u8]) -> u64 {
+        bytes.first_chunk().map_or(0, |eight| u64::from_ne_bytes(*eight))
+    }
+
+    #[inline]
+    fn write(self, bytes: &mut [u8]) {
+        if let Some(eight) = bytes.first_chunk_mut() {
+            *eight = self.to_ne_bytes();
+        }
     }
 }
 
@@ -106,6 +141,13 @@ impl Layout for Numbers {
             return u64::from_ne_bytes(*eight);
         }
         record.first_chunk::<4>().map_or(0, |four| u64::from(u32::from_ne_bytes(*four)))
+    }
+
+    fn file_prefix(&self, record: &[u8]) -> u64 {
+        match self.kind.width() {
+            4 => file_prefix::<u32>(*self, record),
+            _ => file_prefix::<u64>(*self, record),
+        }
     }
 
     fn prefix_decides(&self) -> bool {

@@ -65,6 +65,12 @@ pub(crate) trait Layout: Send + Sync {
     /// nothing, unless [`prefix_decides`](Self::prefix_decides).
     fn prefix(&self, record: &[u8]) -> u64;
 
+    /// The prefix of a record as it is in a file. Only numbers have another form in memory.
+    #[inline]
+    fn file_prefix(&self, record: &[u8]) -> u64 {
+        self.prefix(record)
+    }
+
     /// Whether records with equal prefixes are equal in order.
     fn prefix_decides(&self) -> bool;
 

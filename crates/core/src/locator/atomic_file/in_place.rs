@@ -103,6 +103,17 @@ impl InPlaceFile {
         }
     }
 
+    /// Writes bytes from its beginning, through the page cache; for small files. It is called after
+    /// [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// `NoSpace`, `Device`. `Forked` in a child of the process that opened it.
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        self.owner.check("write in place")?;
+        let shown = || self.ssd.path().display().to_string();
+        write_all(&self.ssd, bytes).map_err(|(e, done)| Error::os("write", e.raw_os_error(), shown()).with_offset(done))
+    }
+
     /// Sets the file's length and makes it durable.
     ///
     /// # Errors
@@ -121,6 +132,22 @@ impl InPlaceFile {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.ssd.file().cached_fd()
     }
+}
+
+/// Writes bytes from a file's beginning. An error comes with the number of bytes written before.
+pub(super) fn write_all(ssd: &Ssd, bytes: &[u8]) -> Result<(), (Errno, u64)> {
+    ssd.file().write_observers().write_observed(0..bytes.len() as u64, || {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(ssd.file().cached_fd(), &bytes[done..], done as u64) {
+                Ok(0) => return Err((Errno::IO, done as u64)),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err((e, done as u64)),
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Copies the first `len` bytes of a file to another.

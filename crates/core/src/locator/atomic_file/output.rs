@@ -86,6 +86,18 @@ impl OutputFile {
         }
     }
 
+    /// Writes bytes from its beginning, through the page cache; for small files. It is called after
+    /// [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// `NoSpace`, `Device`. `Forked` in a child of the process that opened it.
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        match self {
+            OutputFile::Draft(draft) => draft.write(bytes),
+            OutputFile::InPlace(file) => file.write(bytes),
+        }
+    }
+
     /// Sets its length, makes it durable, and gives it its name if it has none.
     ///
     /// # Errors

@@ -1,0 +1,239 @@
+//! Inputs that together fit a small buffer: the calling thread reads, sorts and writes them.
+//!
+//! ```text
+//! files --read--> buffer   entries, as in a slot
+//!                 sort     entries
+//!                 gather   records in order, into a second buffer
+//! buffer --write--> output the same kinds of output as of any sort
+//! ```
+//! Finding out what machine this is, starting threads and connecting pipes takes longer than all of
+//! that. Nothing here needs it. Records are counted and summed as in any sort, and the output gets
+//! its name as in any sort.
+
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use datapipes_core::{FileMode, OutputFile, Result};
+
+use crate::control::Control;
+use crate::form::sample_sort::SlotSorter;
+use crate::job::RecordFormat;
+use crate::memory::blocks::OrderedStream;
+use crate::numbers::{Numbers, Unsigned};
+use crate::output::Output;
+use crate::records::entry::{self, Entry};
+use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
+use crate::records::tally::Tally;
+use crate::report::{MethodReport, MovementRole, Movements, OutputReport, SortReport};
+use crate::sink::{explain, way_of};
+
+/// The most bytes of all inputs together.
+const MAX_BYTES: usize = 1 << 20;
+/// The most records: with their entries, and as much room to sort them, they fit the smallest
+/// budget.
+const MAX_RECORDS: usize = 128 << 10;
+
+/// Small files that were read, and wait to be sorted.
+#[derive(Debug)]
+pub struct SmallInput {
+    format: RecordFormat,
+    /// The records of all files, one after the other; each line has its terminator.
+    bytes: Vec<u8>,
+    /// The bytes that were read.
+    read: u64,
+}
+
+/// Records in their final order, and what was counted.
+struct Sorted {
+    bytes: Vec<u8>,
+    read: Tally,
+    written: Tally,
+    dropped: Tally,
+}
+
+impl SmallInput {
+    /// Reads files if all are regular files and together small. Otherwise, and where anything about
+    /// them is wrong, nothing has changed, and [`sort`](crate::sort) does them or says what is
+    /// wrong.
+    pub fn read<'p>(format: RecordFormat, paths: impl IntoIterator<Item = &'p Path>) -> Option<SmallInput> {
+        let (record, terminator) = match &format {
+            RecordFormat::Records { len, key_at, key_len, .. } => {
+                let in_record = *key_len > 0 && key_at.checked_add(*key_len).is_some_and(|end| end <= *len);
+                (in_record.then_some(*len)?, None)
+            }
+            RecordFormat::Numbers { kind, .. } => (kind.width(), None),
+            RecordFormat::Lines { terminator, .. } => (1, Some(*terminator)),
+        };
+        let mut small = SmallInput { format, bytes: Vec::new(), read: 0 };
+        for path in paths {
+            let start = small.bytes.len();
+            small.append(path)?;
+            let end = small.bytes.len();
+            small.read += (end - start) as u64;
+            if !(end - start).is_multiple_of(record) {
+                return None;
+            }
+            if let (Some(terminator), true) = (terminator, end > start)
+                && small.bytes.last() != Some(&terminator)
+            {
+                small.bytes.push(terminator);
+            }
+        }
+        Some(small)
+    }
+
+    /// Appends the bytes of a file, if it is a regular one and there is room for it.
+    fn append(&mut self, path: &Path) -> Option<()> {
+        // Opening a named pipe would have an effect.
+        let fits = |meta: &Metadata, room: usize| meta.is_file() && meta.len() <= room as u64;
+        let room = MAX_BYTES.checked_sub(self.bytes.len())?;
+        if !fits(&std::fs::metadata(path).ok()?, room) {
+            return None;
+        }
+        let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
+        let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+        let meta = file.metadata().ok()?;
+        if !fits(&meta, room) {
+            return None;
+        }
+        // One byte for a terminator, and one to see that the file ends.
+        self.bytes.try_reserve(meta.len() as usize + 2).ok()?;
+        let read = (&file).take(room as u64 + 1).read_to_end(&mut self.bytes).ok()?;
+        (read <= room).then_some(())
+    }
+
+    /// Sorts the records into the output. `unique` keeps the first of records with the same key.
+    ///
+    /// Returns `None`, with nothing changed, if there are more records than fit a small buffer.
+    ///
+    /// # Errors
+    /// Those of [`sort`](crate::sort) about outputs; `Interrupted`.
+    pub fn sort_into(self, output: Output, unique: bool, control: &Control) -> Result<SmallOutcome> {
+        let started = Instant::now();
+        let Some(sorted) = self.sorted(unique)? else { return Ok(SmallOutcome::TooMany(output)) };
+        control.check()?;
+        control.progress.total.store(self.read, Relaxed);
+        control.progress.read.store(self.read, Relaxed);
+        let Sorted { bytes, read, written, dropped } = sorted;
+        // Nothing is written unless all is well.
+        read.verify(written, dropped)?;
+        let movements = Movements::default();
+        movements.add_stream(MovementRole::Input, self.read);
+        let (len, mut way) = (bytes.len() as u64, OutputReport { way: "stream", why: None });
+        match output {
+            Output::File(path) => {
+                let file = OutputFile::open(&path, FileMode::USUAL)?;
+                let result = file.begin(Some(len)).and_then(|()| control.check()).and_then(|()| file.write(&bytes));
+                result.map_err(|e| explain(&file, e))?;
+                movements.add_stream(MovementRole::Output, len);
+                way = way_of(file.publish(len)?);
+            }
+            Output::Stream { name, file } if len > 0 => {
+                OrderedStream::new(name, file, &movements).write(0, &bytes)?;
+            }
+            Output::Stream { .. } => {}
+        }
+        control.progress.written.store(len, Relaxed);
+        Ok(SmallOutcome::Sorted(Box::new(SortReport {
+            method: MethodReport::new("memory", "the inputs fit a small buffer"),
+            records: read.records,
+            records_out: written.records,
+            bytes: self.read,
+            bytes_out: len,
+            memory_bytes: (MAX_BYTES + MAX_RECORDS * 2 * size_of::<Entry>()) as u64,
+            threads: 1,
+            movements: movements.take(),
+            output: way,
+            seconds: started.elapsed().as_secs_f64(),
+            ..SortReport::default()
+        })))
+    }
+
+    /// The records in order; `None` if there are too many.
+    fn sorted(&self, unique: bool) -> Result<Option<Sorted>> {
+        match &self.format {
+            RecordFormat::Records { len, key_at, key_len, reverse } => {
+                self.sort_records(&Fixed { len: *len, key_at: *key_at, key_len: *key_len, reverse: *reverse }, unique)
+            }
+            RecordFormat::Numbers { kind, reverse } => {
+                let numbers = Numbers { kind: *kind, reverse: *reverse };
+                Ok(Some(match kind.width() {
+                    4 => self.sort_numbers::<u32>(numbers, unique),
+                    _ => self.sort_numbers::<u64>(numbers, unique),
+                }))
+            }
+            RecordFormat::Lines { order, terminator } if order.is_plain_bytes() || order.plain_reverse() => {
+                self.sort_records(&PlainLines { terminator: *terminator, reverse: order.plain_reverse() }, unique)
+            }
+            RecordFormat::Lines { order, terminator } => {
+                self.sort_records(&KeyedLines { terminator: *terminator, order: order.clone() }, unique)
+            }
+        }
+    }
+
+    fn sort_records<L: Layout>(&self, layout: &L, unique: bool) -> Result<Option<Sorted>> {
+        let raw = &self.bytes[..];
+        let mut read = Tally::default();
+        let mut entries: Vec<Entry> = Vec::new();
+        let end = layout.scan(raw, 0, |from, to| {
+            let record = &raw[from..to];
+            read.add(record);
+            entries.push(entry::entry(layout.prefix(record), from, record.len()));
+            entries.len() <= MAX_RECORDS
+        });
+        if end < raw.len() || entries.len() > MAX_RECORDS {
+            return Ok(None);
+        }
+        // The sorter takes entries as they are in a slot, where they grow downwards.
+        entries.reverse();
+        let mut scratch = vec![0; entries.len()];
+        let sorter = SlotSorter { layout, raw, threads: 1, unique };
+        let (entries, pieces) = sorter.sort(&mut entries, &mut scratch);
+        let (mut bytes, mut written, mut dropped) = (Vec::with_capacity(raw.len()), Tally::default(), Tally::default());
+        for piece in pieces {
+            dropped.join(piece.dropped);
+            for entry in &entries[piece.start..piece.start + piece.len] {
+                let record = sorter.record(*entry);
+                bytes.extend_from_slice(record);
+                written.add(record);
+            }
+        }
+        Ok(Some(Sorted { bytes, read, written, dropped }))
+    }
+
+    fn sort_numbers<T: Unsigned>(&self, numbers: Numbers, unique: bool) -> Sorted {
+        let width = size_of::<T>();
+        let (mut read, mut written, mut dropped) = (Tally::default(), Tally::default(), Tally::default());
+        let mut values: Vec<T> = self.bytes.chunks_exact(width).map(T::read).collect();
+        read.add_numbers(width, values.iter().map(|value| value.widen()));
+        values.iter_mut().for_each(|value| *value = value.encode(numbers));
+        T::sort(&mut values);
+        let (mut bytes, mut kept, mut before) = (vec![0; self.bytes.len()], 0, None);
+        for value in values {
+            let decoded = value.decode(numbers);
+            if unique && before == Some(value) {
+                dropped.add_numbers(width, std::iter::once(decoded.widen()));
+            } else {
+                decoded.write(&mut bytes[kept..]);
+                written.add_numbers(width, std::iter::once(decoded.widen()));
+                kept += width;
+            }
+            before = Some(value);
+        }
+        bytes.truncate(kept);
+        Sorted { bytes, read, written, dropped }
+    }
+}
+
+/// What became of a small input.
+#[derive(Debug)]
+pub enum SmallOutcome {
+    /// It is sorted.
+    Sorted(Box<SortReport>),
+    /// It has too many records for a small buffer: nothing has changed, and this is the output.
+    TooMany(Output),
+}
