@@ -162,8 +162,7 @@ impl<L: Layout> Gather<'_, L> {
         let (result, mut filled) = outcome.into_inner();
         result?;
         filled.sort_unstable_by_key(|(index, _)| *index);
-        let mut gathered = Gathered::default();
-        gathered.stored = end.into_inner();
+        let mut gathered = Gathered { stored: end.into_inner(), ..Gathered::default() };
         for (_, BlockDone { mark, sums, tally, mut frames }) in filled {
             gathered.frames.append(&mut frames);
             gathered.key_index.extend(mark);

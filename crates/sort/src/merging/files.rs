@@ -77,7 +77,8 @@ impl<L: Layout> Merger<'_, L> {
         counter: &AtomicU64,
     ) -> Result<Option<MergeResult>> {
         let total: u64 = files.iter().map(|f| f.to - f.from).sum();
-        let whole = |f: &SortedFile| self.layout.fixed_len().is_none_or(|len| (f.to - f.from) % len as u64 == 0);
+        let whole =
+            |f: &SortedFile| self.layout.fixed_len().is_none_or(|len| (f.to - f.from).is_multiple_of(len as u64));
         if !self.may_divide(total, target) || !files.iter().all(whole) {
             return Ok(None);
         }
@@ -90,7 +91,7 @@ impl<L: Layout> Merger<'_, L> {
         let (counted, merged) = (counter.load(Relaxed), self.control.progress.merged.load(Relaxed));
 
         let check = OrderCheck::default();
-        let done: Mutex<Vec<Option<Result<(MergeResult, PartEnd)>>>> = Mutex::new((0..parts).map(|_| None).collect());
+        let done: Mutex<Vec<PartOutcome>> = Mutex::new((0..parts).map(|_| None).collect());
         run_on_threads(parts, |p| {
             let shared_end = p + 1 < parts;
             let mut out = PartWriter::new(self.blocks, target, starts[p], shared_end, self.control, counter);
@@ -236,7 +237,7 @@ impl<L: Layout> Merger<'_, L> {
     /// Returns the first record that begins behind offset `near`, or at it if the file begins there,
     /// and its offset; `Some(None)` if none does, and `None` if there is a long one.
     #[allow(clippy::option_option)]
-    fn record_behind(&self, file: &SortedFile, near: u64) -> Result<Option<Option<(u64, Vec<u8>)>>> {
+    fn record_behind(&self, file: &SortedFile, near: u64) -> Result<Option<Found>> {
         let (mut at, partial) = match self.layout.fixed_len() {
             Some(len) => (file.from + (near - file.from).next_multiple_of(len as u64), false),
             None => (near, near > file.from),
@@ -295,6 +296,12 @@ impl<L: Layout> Merger<'_, L> {
         Ok(Some(at.min(file.to)))
     }
 }
+
+/// What became of a part; `None` before it ends.
+type PartOutcome = Option<Result<(MergeResult, PartEnd)>>;
+
+/// A record and its offset in a file, if there is one.
+type Found = Option<(u64, Vec<u8>)>;
 
 /// What a part leaves to be written with other parts.
 struct PartEnd {
