@@ -87,8 +87,8 @@ fn many_spans_are_the_naive_copy() {
             let target = bytes(FILE as usize, 2);
             let (dram, mut twin) = (memory_of(&target), target);
             let pipe = machine(FileBackendOptions::default()).connect_with(&ssd, &dram, &only(primitive)).unwrap();
-            // Targets follow each other with gaps, in a mixed order; one in four spans continues the
-            // one before at both ends.
+            // Targets follow each other with gaps, in a mixed order. One in four spans continues
+            // the one before at both ends.
             let (mut spans, mut at, mut sum) = (Vec::<Span>::new(), 0, 0);
             while at < FILE - 3000 {
                 let len = random.below(2000);
