@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use datapipes::locks::Mutex;
 use datapipes::memory::Access;
+use datapipes::process::OwningProcess;
 use datapipes::{Constraints, Counters, Dram, Error, ErrorKind, Pipe, Result, Span, Ssd};
 use pyo3::prelude::*;
 
@@ -29,8 +30,9 @@ type Moved = BTreeMap<&'static str, Counters>;
 pub(crate) struct File {
     path: PathBuf,
     mode: String,
-    /// `None` once it is closed. Both are locked only by holders of the interpreter's lock.
-    ssd: Mutex<Option<Ssd>>,
+    /// `None` once it is closed; with the process that opened it. Both are locked only by holders
+    /// of the interpreter's lock.
+    ssd: Mutex<Option<(Ssd, OwningProcess)>>,
     moved: Mutex<Moved>,
 }
 
@@ -97,8 +99,24 @@ fn read_short(ssd: &Ssd, offset: u64, target: &Dram) -> Result<()> {
 impl File {
     pub(crate) fn ssd(&self, py: Python<'_>, operation: &'static str) -> PyResult<Ssd> {
         // The lock is free again before an exception is made, which may let other threads run.
-        let ssd = self.ssd.lock().clone();
-        ssd.ok_or_else(|| invalid(py, operation, format!("{} is closed", self.path.display())))
+        let opened = self.ssd.lock().clone();
+        match opened {
+            Some((ssd, owner)) if owner.is_here() => Ok(ssd),
+            Some((parents, _)) => self.in_child(py, &parents),
+            None => Err(invalid(py, operation, format!("{} is closed", self.path.display()))),
+        }
+    }
+
+    /// In a child made by `fork`, the same open file becomes a place of the child: what watches the
+    /// parent's place is the parent's.
+    fn in_child(&self, py: Python<'_>, parents: &Ssd) -> PyResult<Ssd> {
+        let own = attached(py, || {
+            let fd = parents.file().cached_fd().try_clone_to_owned();
+            Ssd::from_fd(fd.map_err(|e| Error::io("open", e, self.path.display().to_string()))?, &self.path)
+        })?;
+        let before = self.ssd.lock().replace((own.clone(), OwningProcess::here()));
+        drop(before);
+        Ok(own)
     }
 
     fn add(&self, moved: Moved) {
@@ -118,7 +136,7 @@ impl File {
             "x" | "xb" | "x+" | "x+b" | "xb+" => detached(py, || Ssd::create_new(&path)),
             other => Err(invalid(py, "open", format!("mode {other:?}: give \"r\", \"r+\", \"w\" or \"x\""))),
         };
-        let ssd = Mutex::new(Some(opened?));
+        let ssd = Mutex::new(Some((opened?, OwningProcess::here())));
         Ok(File { path, mode: mode.to_owned(), ssd, moved: Mutex::default() })
     }
 
