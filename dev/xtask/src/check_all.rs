@@ -18,7 +18,7 @@ struct Check {
     settings: &'static [&'static str],
 }
 
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     Check { command: "ci", settings: &[] },
     // All tests are a part of `ci`; this shows that the command takes options.
     Check { command: "test", settings: &["-p", "xtask"] },
@@ -44,6 +44,7 @@ const CHECKS: [Check; 11] = [
     Check { command: "asan", settings: &[] },
     Check { command: "tsan", settings: &[] },
     Check { command: "miri", settings: &[] },
+    Check { command: "python-test", settings: &[] },
     Check { command: "fuzz", settings: &["5"] },
     Check { command: "guest", settings: &["--fetch"] },
 ];

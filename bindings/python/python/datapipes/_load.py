@@ -6,6 +6,7 @@ and what does not fit is `Corrupt`.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import math
@@ -58,14 +59,15 @@ def _dtype(path: str, tensor: str, name: Any) -> np.dtype[Any]:
             return np.dtype(_PLAIN[name])
         if name in _EXTENDED:
             try:
-                import ml_dtypes
+                ml_dtypes = importlib.import_module("ml_dtypes")
             except ImportError:
                 raise Unsupported(
                     f"load: {path}: tensor {tensor!r} is {name}, which NumPy lacks; install ml_dtypes",
                     operation="load",
                     advice="install ml_dtypes",
                 ) from None
-            return np.dtype(getattr(ml_dtypes, _EXTENDED[name]))
+            extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _EXTENDED[name]))
+            return extended
     _corrupt(path, f"tensor {tensor!r} has the unknown dtype {name!r}")
 
 
@@ -156,8 +158,8 @@ def _view(buffer: Buffer, dtype: np.dtype[Any], shape: tuple[int, ...], at: int)
     count = math.prod(shape)
     if count == 0:
         return np.empty(shape, dtype)
-    bytes_of = np.frombuffer(buffer, np.uint8, count * dtype.itemsize, at)
-    array = bytes_of.view(dtype).reshape(shape)
+    bytes_of = np.frombuffer(memoryview(buffer), np.uint8, count * dtype.itemsize, at)
+    array: Array = bytes_of.view(dtype).reshape(shape)
     # A payload that does not begin at a multiple of its numbers' size: legal, slow, and refused by
     # many users of arrays.
     return array if array.flags.aligned else array.copy()
