@@ -45,6 +45,7 @@ const CHECKS: [Check; 12] = [
     Check { command: "asan", settings: &[] },
     Check { command: "tsan", settings: &[] },
     Check { command: "miri", settings: &[] },
+    Check { command: "python-test", settings: &[] },
     Check { command: "fuzz", settings: &["5"] },
     Check { command: "guest", settings: &["--fetch"] },
 ];

@@ -8,6 +8,7 @@ mod guest;
 mod install;
 mod nightly;
 mod packages;
+mod python_test;
 mod shuttle;
 mod soak;
 mod steps;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND
   miri                                    the memory code of the core under Miri (nightly)
   asan                                    core, cpu and file backends, cache under AddressSanitizer (nightly)
   tsan                                    core, runtime and cache under ThreadSanitizer (nightly, rust-src)
+  python-test [PYTEST OPTIONS]            the Python package: built, installed, its types and tests (needs an index)
   fuzz [SECONDS]                          each fuzz target for SECONDS (default 30)
   shuttle [SCHEDULES] [NAME]              queue and runtime under SCHEDULES random schedules a test (default 2000)
   soak [--minutes N] [--seed S]           random pipes, faults, forks, leaving clients for N minutes (default 10)
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         "miri" => nightly::miri(),
         "asan" => nightly::asan(),
         "tsan" => nightly::tsan(),
+        "python-test" => python_test::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "shuttle" => shuttle::run(&rest),
         "soak" => soak::run(&rest),

@@ -96,6 +96,11 @@ impl fmt::Debug for RawLease {
 }
 
 /// The right to read bytes; it is a `&[u8]`.
+///
+/// It borrows nothing and keeps the memory alive, so a view that is given to other code (another
+/// language, a thread) holds one, or an `Arc` of one, for as long as it lives. Any number of leases
+/// for reading exist side by side, and transfers read the bytes meanwhile; a writer is `Busy` until
+/// the last of them is gone.
 #[derive(Debug)]
 pub struct Lease(pub(super) RawLease);
 

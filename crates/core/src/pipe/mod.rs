@@ -6,6 +6,7 @@
 
 mod batch;
 mod chain;
+mod many;
 pub(crate) mod queue;
 mod report;
 pub(crate) mod staged;

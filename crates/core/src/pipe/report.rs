@@ -8,6 +8,9 @@ use crate::backend::Counters;
 use crate::locator::PlaceUse;
 use crate::plan::Route;
 
+/// From this many bytes on, bounces cost enough to say how they are avoided.
+const LONG: u64 = 1 << 20;
+
 /// What one hop did.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -114,6 +117,10 @@ impl fmt::Display for PipeReport {
             let said: Vec<_> = facts.iter().filter(|f| f.1 > 0).map(|(what, n)| format!("{what} {n}")).collect();
             if !said.is_empty() {
                 writeln!(f, "    {}", said.join(", "))?;
+            }
+            // A transfer bounces its two edges at most, if file and memory agree modulo the block.
+            if c.bounced_bytes > c.bytes / 2 && c.bytes >= LONG {
+                writeln!(f, "    advice: most bytes bounced; `Dram::allocate_for` places memory so that they do not")?;
             }
         }
         Ok(())

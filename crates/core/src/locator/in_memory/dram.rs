@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::locator::endpoint::kept;
-use crate::locator::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
+use crate::locator::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach, Ssd};
 use crate::memory::{Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region};
+use crate::process::page_size;
 
 /// A range of main memory.
 ///
@@ -43,6 +44,44 @@ impl Dram {
     /// As [`Region::map`].
     pub fn allocate_with(len: usize, options: MapOptions) -> Result<Dram> {
         Ok(Dram::over(Region::map(len, options)?.range(0, len)?))
+    }
+
+    /// Allocates `len` bytes for those at `offset` of a file: the first address and `offset` have
+    /// the same remainder for every block and page that direct I/O asks for. So a transfer between
+    /// them goes straight to the device but for its two edges, wherever in a block it begins. With
+    /// [`allocate`](Self::allocate) that needs an offset at the start of a block; else all bytes
+    /// bounce. The same holds for parts that are at equal distances from both beginnings.
+    ///
+    /// ```
+    /// use datapipes_core::{Dram, Ssd};
+    /// let file = Ssd::unlinked_in(std::env::temp_dir())?;
+    /// let payload = Dram::allocate_for(&file, 10_008, 1 << 20)?;
+    /// assert_eq!(payload.len(), 1 << 20);
+    /// assert_eq!(payload.memory().address().addr() % 4096, 10_008 % 4096);
+    /// # Ok::<(), datapipes_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_for(file: &Ssd, offset: u64, len: usize) -> Result<Dram> {
+        Dram::allocate_for_with(file, offset, len, MapOptions::default())
+    }
+
+    /// As [`allocate_for`](Self::allocate_for), with these options.
+    ///
+    /// # Errors
+    /// As [`Region::map`].
+    pub fn allocate_for_with(file: &Ssd, offset: u64, len: usize, options: MapOptions) -> Result<Dram> {
+        // All three are powers of two, so the greatest is a multiple of the others.
+        let block = (file.file().offset_align().max(file.file().memory_align()) as usize).max(page_size());
+        // Regions start at a page. For a larger block, room is left to find a start.
+        let slack = if block > page_size() { block } else { 0 };
+        let skip = usize::try_from(offset % block as u64).unwrap_or(0);
+        let whole = if len == 0 { Some(0) } else { len.checked_add(skip + slack) };
+        // No memory is as long as that: `map` refuses it.
+        let region = Region::map(whole.unwrap_or(usize::MAX), options)?;
+        let start = (skip + block - region.address().addr() % block) % block;
+        Ok(Dram::over(region.range(start, len)?))
     }
 
     /// Allocates `len` bytes from a pool. They return to it when the last clone of this locator,

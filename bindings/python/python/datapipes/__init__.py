@@ -1,0 +1,133 @@
+"""Data Pipes for Python: declare where data is, connect two places, transfer.
+
+Files into arrays past the page cache (`open`, `load_file`), rows of large tables through a cache
+(`rows`), the external sort (`sort`), checkpoints (`checkpoint`), and why a route was chosen
+(`explain`).
+"""
+
+from __future__ import annotations
+
+import atexit as _atexit
+import os
+from collections.abc import Callable, Sequence
+
+from . import _datapipes, checkpoint
+from ._datapipes import Buffer, Pending, __version__, parse_size
+from ._errors import (
+    Busy,
+    Corrupt,
+    Device,
+    EndOfFile,
+    Error,
+    Forked,
+    Interrupted,
+    InvalidInput,
+    Misaligned,
+    NoSpace,
+    NotFound,
+    OutOfMemory,
+    OutOfRange,
+    Panicked,
+    PermissionDenied,
+    System,
+    Unavailable,
+    Unsupported,
+)
+from ._file import File, open
+from ._load import Loaded, Stream, load_file, load_files, load_npy, stream
+from ._report import Report
+from ._rows import Rows, rows
+
+__all__ = [
+    "Buffer",
+    "Busy",
+    "Corrupt",
+    "Device",
+    "EndOfFile",
+    "Error",
+    "File",
+    "Forked",
+    "Interrupted",
+    "InvalidInput",
+    "Loaded",
+    "Misaligned",
+    "NoSpace",
+    "NotFound",
+    "OutOfMemory",
+    "OutOfRange",
+    "Panicked",
+    "Pending",
+    "PermissionDenied",
+    "Report",
+    "Rows",
+    "Stream",
+    "System",
+    "Unavailable",
+    "Unsupported",
+    "__version__",
+    "checkpoint",
+    "explain",
+    "load_file",
+    "load_files",
+    "load_npy",
+    "machine",
+    "open",
+    "parse_size",
+    "rows",
+    "sort",
+    "stream",
+]
+
+Place = File | Buffer | str | os.PathLike[str]
+
+
+def machine() -> Report:
+    """The hardware that was found: cores, caches, memory, instructions."""
+    return Report._of("machine", _datapipes.machine_facts())
+
+
+def explain(source: Place, target: Place) -> Report:
+    """The route between two places: which primitive, why, and why not the others.
+
+    A place is a File, a Buffer, a path, or a name such as "ssd:/data/x?access=direct" or "dram:1G".
+    """
+    return Report._of("route", _datapipes.explain(source, target))
+
+
+def sort(
+    input: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    format: str = "lines",
+    record: tuple[int, int, int] | None = None,
+    reverse: bool = False,
+    unique: bool = False,
+    keys: Sequence[str] = (),
+    separator: str | None = None,
+    memory: int | str | None = None,
+    progress: Callable[[int, int, int], object] | None = None,
+) -> Report:
+    """Sort a file, of any size, into another.
+
+    ``format``: "lines" (in byte order, or by ``keys`` such as "2,2n" as of sort -k), "u32", "u64",
+    "i64", "f64" (little-endian numbers), or "records" with ``record=(length, key offset, key
+    length)``. ``memory`` is all that may be used: bytes, or "2G". ``progress`` is called some times
+    a second with (bytes of the input, read, written); an exception of it, or Ctrl-C, stops the
+    sort, which then leaves no files behind.
+    """
+    if isinstance(keys, str):
+        raise InvalidInput("sort: keys is a list of strings", operation="sort")
+    if separator is not None and len(separator.encode()) != 1:
+        raise InvalidInput(f"sort: a separator is one byte, not {separator!r}", operation="sort")
+    if progress is not None and not callable(progress):
+        raise InvalidInput("sort: progress is not callable", operation="sort")
+    byte = separator.encode()[0] if separator is not None else None
+    budget = parse_size(memory) if isinstance(memory, str) else memory
+    made = _datapipes.sort(
+        input, output, format, record, reverse, unique, list(keys), byte, budget, progress
+    )
+    return Report._of("sort", made)
+
+
+# Transfers in flight end before the interpreter does: their threads would find it half gone.
+_atexit.register(_datapipes._shutdown)

@@ -1,0 +1,153 @@
+"""Exceptions: one class for each kind of error, and what an error says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Error(OSError):
+    """Base of all errors of this package.
+
+    ``kind`` is the name of the class, ``errno`` the system's number or None, ``offset`` where it
+    happened in bytes or None, ``bytes_done`` how many bytes were moved before it, ``operation``
+    what failed, ``advice`` what the caller can do, or None.
+    """
+
+    kind: str
+    offset: int | None
+    bytes_done: int
+    operation: str
+    advice: str | None
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        kind: str | None = None,
+        errno: int | None = None,
+        offset: int | None = None,
+        bytes_done: int = 0,
+        operation: str = "",
+        advice: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind if kind is not None else type(self).__name__
+        self.errno = errno
+        self.offset = offset
+        self.bytes_done = bytes_done
+        self.operation = operation
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> Any:
+        state = {
+            "kind": self.kind,
+            "errno": self.errno,
+            "offset": self.offset,
+            "bytes_done": self.bytes_done,
+            "operation": self.operation,
+            "advice": self.advice,
+        }
+        return (_restore, (type(self), str(self), state))
+
+
+class InvalidInput(Error, ValueError):
+    """The arguments make no sense: change them."""
+
+
+class OutOfRange(Error, ValueError, IndexError):
+    """The bytes or rows lie outside the place: check offset and length."""
+
+
+class Misaligned(Error, ValueError):
+    """Offset, length or address do not meet an alignment that was required."""
+
+
+class Busy(Error, BufferError):
+    """The bytes are leased to another operation or a view, or a queue is full: wait, and try again."""
+
+
+class Unsupported(Error):
+    """No route or reader serves what was asked for."""
+
+
+class Unavailable(Error):
+    """The machine lacks something or refused it."""
+
+
+class NotFound(Error, FileNotFoundError):
+    """The named file or device does not exist."""
+
+
+class PermissionDenied(Error, PermissionError):
+    """The process lacks the permission."""
+
+
+class NoSpace(Error):
+    """The place is full."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """Memory could not be allocated, or a budget does not suffice."""
+
+
+class EndOfFile(Error, EOFError):
+    """The source ended before the transfer did."""
+
+
+class Device(Error):
+    """The device failed."""
+
+
+class Interrupted(Error):
+    """The operation was stopped."""
+
+
+class Corrupt(Error, ValueError):
+    """Bytes are wrong: a checksum, a header or an order does not match."""
+
+
+class System(Error):
+    """Any other refusal by the operating system."""
+
+
+class Forked(Error):
+    """The object was made by the parent of this forked process: make a new one here."""
+
+
+class Panicked(Error):
+    """The library or code that it called panicked: please report it."""
+
+
+_KINDS: dict[str, type[Error]] = {
+    kind.__name__: kind
+    for kind in (
+        InvalidInput,
+        OutOfRange,
+        Misaligned,
+        Busy,
+        Unsupported,
+        Unavailable,
+        NotFound,
+        PermissionDenied,
+        NoSpace,
+        OutOfMemory,
+        EndOfFile,
+        Device,
+        Interrupted,
+        Corrupt,
+        System,
+        Forked,
+        Panicked,
+    )
+}
+
+
+def _make(message: str, *, kind: str, **known: Any) -> Error:
+    return _KINDS.get(kind, Error)(message, kind=kind, **known)
+
+
+def _restore(kind: type[Error], message: str, state: dict[str, Any]) -> Error:
+    return kind(message, **state)

@@ -1,0 +1,36 @@
+"""Files, with what event loops and reports add to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any
+
+from . import _datapipes
+from ._aio import notifier_of
+from ._report import Report, moved
+
+
+class File(_datapipes.File):
+    """An open file: blocking reads and writes, futures, and `await`."""
+
+    async def pread_async(self, buffer: Any, offset: int = 0) -> int:
+        """Fill ``buffer`` from ``offset`` and return the number of bytes.
+
+        A task that is cancelled no longer waits; the transfer goes on and keeps the buffer until
+        it is done.
+        """
+        loop = asyncio.get_running_loop()
+        notifier = notifier_of(loop)
+        pending = self._start(buffer, offset, notifier.notifier)
+        return await notifier.wait(loop, pending)
+
+    def report(self) -> Report:
+        """What was moved by blocking calls, by primitive."""
+        return moved(f"file {os.fspath(self.path)}", json.loads(self._report()))
+
+
+def open(path: str | os.PathLike[str], mode: str = "r") -> File:
+    """Open a file: "r" to read, "r+" to read and write, "w" to create or empty it, "x" to create it."""
+    return File(path, mode)

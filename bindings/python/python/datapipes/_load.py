@@ -1,0 +1,313 @@
+"""Arrays from files: safetensors and .npy.
+
+Headers are not trusted. Every length, offset, shape and dtype is checked before memory is taken,
+and what does not fit is `Corrupt`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ._datapipes import Buffer
+from ._errors import Corrupt, InvalidInput, Unsupported
+from ._file import File
+from ._report import Report, moved
+
+Array = npt.NDArray[Any]
+Path = str | os.PathLike[str]
+
+_MAX_HEADER = 100 << 20
+"""The longest header of safetensors: that of its own reader."""
+_MAX_DIMENSIONS = 64
+_MAX_NPY_HEADER = 64 << 10
+
+_PLAIN = {
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "U16": "<u2",
+    "I16": "<i2",
+    "U32": "<u4",
+    "I32": "<i4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    "C64": "<c8",
+}
+_EXTENDED = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+
+
+def _corrupt(path: str, why: str, offset: int = 0) -> NoReturn:
+    raise Corrupt(f"load: {path}: {why}", offset=offset, operation="load")
+
+
+def _dtype(path: str, tensor: str, name: Any) -> np.dtype[Any]:
+    if isinstance(name, str):
+        if name in _PLAIN:
+            return np.dtype(_PLAIN[name])
+        if name in _EXTENDED:
+            try:
+                ml_dtypes = importlib.import_module("ml_dtypes")
+            except ImportError:
+                raise Unsupported(
+                    f"load: {path}: tensor {tensor!r} is {name}, which NumPy lacks; install ml_dtypes",
+                    operation="load",
+                    advice="install ml_dtypes",
+                ) from None
+            extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _EXTENDED[name]))
+            return extended
+    _corrupt(path, f"tensor {tensor!r} has the unknown dtype {name!r}")
+
+
+class _Tensor:
+    """A tensor of a header that was checked."""
+
+    __slots__ = ("begin", "dtype", "end", "name", "shape")
+
+    def __init__(
+        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], begin: int, end: int
+    ) -> None:
+        self.name, self.dtype, self.shape, self.begin, self.end = name, dtype, shape, begin, end
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _no_duplicates(path: str) -> Any:
+    def pairs(of: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(of)
+        if len(made) != len(of):
+            names = [name for name, _ in of]
+            twice = next(name for name in names if names.count(name) > 1)
+            _corrupt(path, f"the header has the name {twice!r} twice")
+        return made
+
+    return pairs
+
+
+def _header(path: str, file: File) -> tuple[list[_Tensor], int]:
+    """The tensors in the order of their bytes, and the offset of the first byte."""
+    size = file.size()
+    if size < 8:
+        _corrupt(path, f"{size} bytes are no safetensors file")
+    first = bytearray(8)
+    file.readinto(first)
+    length = int.from_bytes(first, "little")
+    if length > _MAX_HEADER:
+        _corrupt(path, f"a header of {length} bytes; at most {_MAX_HEADER} are read")
+    if length > size - 8:
+        _corrupt(path, f"a header of {length} bytes in a file of {size}")
+    text = bytearray(length)
+    file.readinto(text, 8)
+    try:
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates(path))
+    except Corrupt:
+        raise
+    except (ValueError, RecursionError) as why:
+        _corrupt(path, f"the header is no JSON: {why}", 8)
+    if not isinstance(header, dict):
+        _corrupt(path, "the header is no JSON object", 8)
+    payload = size - 8 - length
+    tensors = [
+        _tensor(path, name, entry, payload) for name, entry in header.items() if name != "__metadata__"
+    ]
+    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
+    at = 0
+    for tensor in tensors:
+        if tensor.begin != at:
+            what = "overlaps the tensor before" if tensor.begin < at else "leaves a gap before it"
+            _corrupt(path, f"tensor {tensor.name!r} {what}", 8 + length + tensor.begin)
+        at = tensor.end
+    if at != payload:
+        _corrupt(path, f"the tensors have {at} bytes, and the file has {payload} after its header")
+    return tensors, 8 + length
+
+
+def _tensor(path: str, name: str, entry: Any, payload: int) -> _Tensor:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        _corrupt(path, f"tensor {name!r} does not have dtype, shape and data_offsets")
+    dtype = _dtype(path, name, entry["dtype"])
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_whole, shape)):
+        _corrupt(path, f"tensor {name!r} has no valid shape")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_whole, offsets)):
+        _corrupt(path, f"tensor {name!r} has no valid offsets")
+    begin, end = offsets
+    if not begin <= end <= payload:
+        _corrupt(path, f"tensor {name!r} lies at {begin}..{end}, and there are {payload} bytes")
+    if math.prod(shape) * dtype.itemsize != end - begin:
+        _corrupt(path, f"tensor {name!r}: {shape} of {dtype} are not {end - begin} bytes")
+    return _Tensor(name, dtype, tuple(shape), begin, end)
+
+
+def _view(buffer: Buffer, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Array:
+    """An array over the bytes of a buffer, which it keeps alive."""
+    count = math.prod(shape)
+    if count == 0:
+        return np.empty(shape, dtype)
+    bytes_of = np.frombuffer(memoryview(buffer), np.uint8, count * dtype.itemsize, at)
+    array: Array = bytes_of.view(dtype).reshape(shape)
+    # A payload that does not begin at a multiple of its numbers' size: legal, slow, and refused by
+    # many users of arrays.
+    return array if array.flags.aligned else array.copy()
+
+
+class Loaded(dict[str, Array]):
+    """Arrays by name, and how they were read."""
+
+    _report: Report
+
+    def report(self) -> Report:
+        """What was moved, by primitive."""
+        return self._report
+
+
+def _safetensors(path: str, file: File) -> dict[str, Array]:
+    tensors, at = _header(path, file)
+    length = tensors[-1].end if tensors else 0
+    # Placed for the payload's offset: only its two edges bounce.
+    buffer = file.buffer_for(at, length, prefault=False)
+    if file.readinto(buffer, at) != length:
+        _corrupt(path, "the file became shorter while it was read")
+    return {tensor.name: _view(buffer, tensor.dtype, tensor.shape, tensor.begin) for tensor in tensors}
+
+
+def _npy(path: str, file: File) -> Array:
+    size = file.size()
+    head = bytes(memoryview(file.read(0, min(size, _MAX_NPY_HEADER))))
+    stream = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        elif version == (2, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        else:
+            raise Unsupported(f"load: {path}: .npy version {version}", operation="load")
+    except Unsupported:
+        raise
+    except Exception as why:  # Of a parser that was not made for hostile bytes.
+
+        _corrupt(path, f"no valid .npy header: {why}")
+    if dtype.hasobject:
+        raise Unsupported(
+            f"load: {path}: objects of Python, whose loading would run code of the file", operation="load"
+        )
+    if not all(map(_whole, shape)) or len(shape) > _MAX_DIMENSIONS:
+        _corrupt(path, f"no valid shape: {shape}")
+    at, length = stream.tell(), math.prod(shape) * dtype.itemsize
+    if length > size - at:
+        _corrupt(path, f"{shape} of {dtype} are {length} bytes, and there are {size - at}", at)
+    buffer = file.buffer_for(at, length, prefault=False)
+    if file.readinto(buffer, at) != length:
+        _corrupt(path, "the file became shorter while it was read")
+    if fortran:
+        return _view(buffer, dtype, shape[::-1], 0).transpose()
+    return _view(buffer, dtype, shape, 0)
+
+
+def _load(path: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
+    name = os.fspath(path)
+    with File(path, "r") as file:
+        if name.endswith(".npy"):
+            found: Any = _npy(name, file)
+        elif name.endswith(".safetensors"):
+            found = _safetensors(name, file)
+        else:
+            raise InvalidInput(
+                f"load: {name}: the name ends neither in .safetensors nor in .npy", operation="load"
+            )
+        return found, json.loads(file._report())
+
+
+def load_npy(path: Path) -> Array:
+    """Read a .npy file into an array that owns its memory."""
+    with File(path, "r") as file:
+        return _npy(os.fspath(path), file)
+
+
+def load_file(path: Path) -> Loaded:
+    """Read a .safetensors file: a dict of arrays, which stay valid as long as they are referenced.
+
+    All of its bytes are one transfer into memory that the arrays share and keep. A .npy file gives
+    a dict of one array, by the name "array".
+    """
+    return load_files([path])
+
+
+def load_files(paths: Iterable[Path]) -> Loaded:
+    """Read several files (shards of a checkpoint) into one dict. A name in two of them is refused."""
+    loaded = Loaded()
+    counters: dict[str, dict[str, Any]] = {}
+    names = [os.fspath(path) for path in paths]
+    for path in names:
+        found, done = _load(path)
+        arrays = found if isinstance(found, dict) else {"array": found}
+        for name in arrays:
+            if name in loaded:
+                raise InvalidInput(f"load: {path}: the name {name!r} is in another file as well", operation="load")
+        loaded.update(arrays)
+        _add(counters, done)
+    loaded._report = moved(f"load {', '.join(names)}", counters)
+    return loaded
+
+
+def _add(total: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]]) -> None:
+    for primitive, counters in more.items():
+        of = total.setdefault(primitive, dict.fromkeys(counters, 0))
+        for name, count in counters.items():
+            most = name == "max_outstanding"
+            of[name] = max(of[name], count) if most else of[name] + count
+
+
+class Stream:
+    """Arrays of several files, file by file; made by `stream`."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = [os.fspath(path) for path in paths]
+        self._counters: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[tuple[str, Array]]:
+        for path in self._paths:
+            found, done = _load(path)
+            _add(self._counters, done)
+            arrays = found if isinstance(found, dict) else {path: found}
+            del found
+            yield from arrays.items()
+
+    def report(self) -> Report:
+        """What was moved so far, by primitive."""
+        return moved(f"stream of {len(self._paths)} files", self._counters)
+
+
+def stream(paths: Iterable[Path]) -> Stream:
+    """Read files one after the other and give (name, array) pairs.
+
+    An array stays valid as long as it is referenced; the memory of a file is free when its last
+    array is gone.
+    """
+    return Stream(paths)

@@ -1,0 +1,109 @@
+"""Rows of a table in a file, by their numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._datapipes import RowReader, parse_size
+from ._errors import InvalidInput, OutOfRange
+
+
+class Rows:
+    """A table of rows of one length; made by `rows`."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], dtype: npt.DTypeLike, width: int, cache: int | str, offset: int
+    ) -> None:
+        self._dtype = np.dtype(dtype)
+        if self._dtype.hasobject or self._dtype.itemsize == 0:
+            raise InvalidInput(f"open: rows of {self._dtype}", operation="open")
+        if type(width) is not int or width < 1 or width * self._dtype.itemsize > 1 << 30:
+            raise InvalidInput(f"open: rows of {width!r} numbers", operation="open")
+        budget = parse_size(cache) if isinstance(cache, str) else cache
+        self._made = (os.fspath(path), width * self._dtype.itemsize, offset, budget)
+        self._width = width
+        self._open()
+
+    def _open(self) -> None:
+        self._reader, self._process = RowReader(*self._made), os.getpid()
+
+    def _here(self) -> RowReader:
+        # A child of fork (a worker of a DataLoader) opens the file for itself: the parent's cache
+        # has threads and rings that no child has.
+        if self._process != os.getpid():
+            self._open()
+        return self._reader
+
+    def __len__(self) -> int:
+        return self._here().rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and their width."""
+        return len(self), self._width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers."""
+        return self._dtype
+
+    def gather(self, ids: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """The rows of these numbers, in this order, into ``out`` or a new array.
+
+        Negative numbers and those beyond the table are `OutOfRange`.
+        """
+        asked = np.asarray(ids)
+        if asked.size == 0 and asked.dtype.kind == "f":
+            asked = asked.astype(np.int64)  # What an empty list becomes.
+        if asked.dtype.kind not in "iu":
+            raise InvalidInput(f"gather: numbers of rows of {asked.dtype}", operation="gather")
+        if asked.dtype == np.uint64 and asked.size and int(asked.max()) >= 1 << 63:
+            raise OutOfRange(f"gather: row {int(asked.max())}", operation="gather")
+        numbers = np.ascontiguousarray(asked, np.int64)
+        shape = (*asked.shape, self._width)
+        if out is None:
+            out = np.empty(shape, self._dtype)
+        elif not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
+            found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+            raise InvalidInput(f"gather: out is {found}, not {self._dtype} {shape}", operation="gather")
+        if numbers.size:
+            self._here().gather(numbers.reshape(-1), out)
+        return out
+
+    def __getitem__(self, ids: npt.ArrayLike) -> npt.NDArray[Any]:
+        return self.gather(ids)
+
+    def __getitems__(self, ids: npt.ArrayLike) -> npt.NDArray[Any]:
+        """What batched samplers of a torch DataLoader call."""
+        return self.gather(ids)
+
+    def metrics(self) -> dict[str, Any]:
+        """The counters of the cache: hits, misses, bytes asked for and read."""
+        return json.loads(self._here().metrics())  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"made": self._made, "dtype": self._dtype, "width": self._width}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._made, self._dtype, self._width = state["made"], state["dtype"], state["width"]
+        self._open()
+
+
+def rows(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike,
+    width: int,
+    *,
+    cache: int | str = "64M",
+    offset: int = 0,
+) -> Rows:
+    """Open a table of rows of ``width`` numbers that begins at ``offset`` of a file.
+
+    ``cache`` is the memory for cached rows and all that serves them: bytes, or "256M".
+    """
+    return Rows(path, dtype, width, cache, offset)

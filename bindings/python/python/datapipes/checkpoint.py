@@ -1,0 +1,100 @@
+"""Checkpoints: dicts of arrays that are saved and restored as a whole, atomic and verified."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _datapipes
+from ._errors import Corrupt, InvalidInput, Unsupported
+from ._load import _view
+from ._report import Report
+
+__all__ = ["Entry", "list", "restore", "save"]
+
+_ARRAYS = "datapipes.arrays.v1"
+"""The region with the dtypes and shapes of the others."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A checkpoint of a folder."""
+
+    number: int
+    path: str
+    nbytes: int | None
+    """Bytes of its regions, or None where it is damaged."""
+    damage: str | None
+    """Why it is damaged, or None."""
+
+
+def save(
+    folder: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]], *, keep: int | None = None
+) -> Report:
+    """Save arrays as the newest checkpoint of a folder; it exists as a whole or not at all.
+
+    No thread may change an array meanwhile. With ``keep``, older checkpoints but so many are
+    removed when this one is durable.
+    """
+    if keep is not None and keep < 1:
+        raise InvalidInput(f"save: keep={keep}", operation="save")
+    described: dict[str, Any] = {}
+    regions: builtins.list[tuple[str, Any]] = []
+    for name, array in arrays.items():
+        if not isinstance(name, str) or name == _ARRAYS:
+            raise InvalidInput(f"save: {name!r} is no name of an array", operation="save")
+        whole = np.asarray(array)
+        if whole.dtype.hasobject:
+            raise Unsupported(f"save: {name!r} has objects of Python", operation="save")
+        if whole.dtype.names is not None or whole.dtype.kind == "V":
+            raise Unsupported(f"save: {name!r} is of {whole.dtype}", operation="save")
+        described[name] = {"dtype": whole.dtype.str, "shape": whole.shape}
+        regions.append((name, np.ascontiguousarray(whole).reshape(-1).view(np.uint8)))
+    text = json.dumps(described).encode()
+    regions.append((_ARRAYS, np.frombuffer(text, np.uint8)))
+    made = json.loads(_datapipes.checkpoint_save(folder, regions, keep))
+    return Report(f"checkpoint {made['number']}", f"checkpoint {made['number']}: {made['bytes']} bytes", made)
+
+
+def restore(folder: str | os.PathLike[str], number: int | None = None) -> dict[str, npt.NDArray[Any]]:
+    """Restore the arrays of a checkpoint, the newest if no number is given.
+
+    Every MiB is checked. A damaged checkpoint is `Corrupt`; give the number of an older one.
+    """
+    found, regions = _datapipes.checkpoint_restore(folder, number)
+    buffers = dict(regions)
+    described = _described(found, buffers)
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, of in described.items():
+        dtype, shape = np.dtype(of["dtype"]), tuple(of["shape"])
+        if name not in buffers or len(buffers[name]) != math.prod(shape) * dtype.itemsize:
+            raise Corrupt(f"restore: checkpoint {found}: no {shape} of {dtype} by the name {name!r}")
+        arrays[name] = _view(buffers[name], dtype, shape, 0)
+    return arrays
+
+
+def _described(number: int, buffers: dict[str, _datapipes.Buffer]) -> dict[str, Any]:
+    if _ARRAYS not in buffers:
+        raise Unsupported(f"restore: checkpoint {number} was not saved by this package", operation="restore")
+    try:
+        described: dict[str, Any] = json.loads(bytes(memoryview(buffers[_ARRAYS])))
+        for of in described.values():
+            dtype = np.dtype(of["dtype"])
+            if dtype.hasobject or not all(type(n) is int and n >= 0 for n in of["shape"]):
+                raise ValueError("no dtype and shape of numbers")
+    except (ValueError, TypeError, KeyError, AttributeError) as why:
+        raise Corrupt(f"restore: checkpoint {number}: {why}", operation="restore") from None
+    return described
+
+
+def list(folder: str | os.PathLike[str]) -> builtins.list[Entry]:
+    """The checkpoints of a folder, the oldest first, damaged ones included."""
+    return [Entry(n, os.fspath(path), size, why) for n, path, size, why in _datapipes.checkpoint_list(folder)]

@@ -1,0 +1,301 @@
+//! Transfers that were started: futures for threads, and for event loops by a descriptor.
+//!
+//! ```text
+//! thread of the runtime:  outcome into `Op`, wake its waiters, number into the notifier, eventfd
+//! thread of Python:       result(), or the loop's reader of the eventfd
+//! ```
+//!
+//! Threads of the runtime never call Python and never wait for its lock. So a transfer in flight
+//! cannot hang an interpreter that ends, and nothing of Python is dropped by such a thread.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datapipes::locks::{Condvar, Mutex};
+use datapipes::process::OwningProcess;
+use datapipes::{ConnectOptions, Constraints, Error, ErrorKind, Runtime, RuntimePipe, Span, Ssd};
+use pyo3::exceptions::PyTimeoutError;
+use pyo3::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::errors::{attached, detached, to_py};
+use crate::foreign::Bytes;
+use crate::machine;
+
+/// How often a waiter looks for signals (Ctrl-C).
+const SIGNALS: Duration = Duration::from_millis(50);
+
+/// The runtime of this process. This lock and the next are taken only by holders of the
+/// interpreter's lock.
+enum Running {
+    NotYet,
+    Here(Arc<Runtime>, OwningProcess),
+    /// The interpreter ends.
+    Ended(OwningProcess),
+}
+
+static RUNTIME: Mutex<Running> = Mutex::new(Running::NotYet);
+
+/// Transfers that nobody waits for any more. They keep their bytes until they are done.
+static ABANDONED: Mutex<Vec<Parts>> = Mutex::new(Vec::new());
+
+/// Returns the runtime, and starts it for the first transfer of a process.
+fn runtime(py: Python<'_>) -> PyResult<Arc<Runtime>> {
+    let (runtime, before) = attached(py, || {
+        let mut running = RUNTIME.lock();
+        match &*running {
+            Running::Here(runtime, owner) if owner.is_here() => return Ok((runtime.clone(), None)),
+            Running::Ended(owner) if owner.is_here() => {
+                let error = Error::new(ErrorKind::Unavailable, "read", "the interpreter ends");
+                return Err(error.with_advice("use `readinto`, which blocks"));
+            }
+            _ => {}
+        }
+        let runtime = Arc::new(Runtime::start(machine())?);
+        let here = Running::Here(runtime.clone(), OwningProcess::here());
+        Ok((runtime, Some(std::mem::replace(&mut *running, here))))
+    })?;
+    // The parent's, in a child: dropping it does nothing there.
+    drop(before);
+    Ok(runtime)
+}
+
+/// Waits for all transfers in flight, and ends the runtime's threads: before the interpreter ends.
+#[pyfunction]
+pub(crate) fn _shutdown(py: Python<'_>) {
+    let before = std::mem::replace(&mut *RUNTIME.lock(), Running::Ended(OwningProcess::here()));
+    py.detach(move || {
+        if let Running::Here(runtime, owner) = before
+            && owner.is_here()
+        {
+            runtime.drain();
+            drop(runtime);
+        }
+    });
+    sweep(py);
+}
+
+/// Lets go of what nobody waits for and is done.
+fn sweep(py: Python<'_>) {
+    let done: Vec<Parts> = ABANDONED.lock().extract_if(.., |parts| parts.op.is_done()).collect();
+    done.into_iter().for_each(|parts| parts.end(py));
+    crate::foreign::sweep(py);
+}
+
+/// The outcome of a transfer, set once by a thread of the runtime.
+struct Op {
+    outcome: Mutex<Option<Result<(), Arc<Error>>>>,
+    done: Condvar,
+    owner: OwningProcess,
+}
+
+impl Op {
+    fn set(&self, result: datapipes::Result<()>) {
+        *self.outcome.lock() = Some(result.map_err(Arc::new));
+        self.done.notify_all();
+    }
+
+    /// In a child of `fork` nothing is ever done, and nobody may look.
+    fn is_done(&self) -> bool {
+        self.owner.is_here() && self.outcome.lock().is_some()
+    }
+
+    /// Returns the outcome if it is there within this time.
+    fn wait(&self, patience: Duration) -> Option<Result<(), Arc<Error>>> {
+        let outcome = self.outcome.lock();
+        let waited = self.done.wait_timeout_while(outcome, patience, |outcome| outcome.is_none());
+        waited.0.clone()
+    }
+}
+
+/// What a transfer needs until it is done.
+struct Parts {
+    op: Arc<Op>,
+    pipe: Option<RuntimePipe>,
+    bytes: Bytes,
+}
+
+impl Parts {
+    /// Lets go of the pipe, then of the bytes.
+    fn end(self, py: Python<'_>) {
+        let Parts { pipe, bytes, .. } = self;
+        py.detach(move || drop(pipe));
+        drop(bytes);
+    }
+}
+
+/// A transfer that was started. It goes on whatever becomes of this object, and keeps its buffer
+/// until it is done.
+#[pyclass(frozen, weakref, module = "datapipes", name = "Pending")]
+pub(crate) struct Pending {
+    op: Arc<Op>,
+    len: u64,
+    /// Locked only by holders of the interpreter's lock.
+    parts: Mutex<Option<Parts>>,
+}
+
+/// Starts a read of `len` bytes.
+pub(crate) fn start(
+    py: Python<'_>,
+    ssd: &Ssd,
+    offset: u64,
+    bytes: Bytes,
+    len: u64,
+    notifier: Option<&Notifier>,
+) -> PyResult<Pending> {
+    sweep(py);
+    let op = Arc::new(Op { outcome: Mutex::new(None), done: Condvar::new(), owner: OwningProcess::here() });
+    let tell = notifier.map(|notifier| notifier.share(py)).transpose()?;
+    let sink = op.clone();
+    let id = Arc::as_ptr(&op).addr();
+    let finish = move |result: datapipes::Result<()>| {
+        sink.set(result);
+        if let Some(tell) = tell {
+            tell.tell(id);
+        }
+    };
+    let pipe = match bytes.place() {
+        Some(target) if len > 0 => {
+            let runtime = runtime(py)?;
+            let pipe = detached(py, || {
+                let options = ConnectOptions::default().constraints(Constraints::default().typical_len(len));
+                let pipe = runtime.connect_with(ssd, target, &options)?;
+                pipe.transfer(Span { source: offset, target: 0, len })?.on_done(finish);
+                Ok(pipe)
+            })?;
+            Some(pipe)
+        }
+        _ => {
+            finish(Ok(()));
+            None
+        }
+    };
+    Ok(Pending { op: op.clone(), len, parts: Mutex::new(Some(Parts { op, pipe, bytes })) })
+}
+
+#[pymethods]
+impl Pending {
+    /// Waits, at most `timeout` seconds, and returns the number of bytes.
+    #[pyo3(signature = (timeout = None))]
+    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        attached(py, || self.op.owner.check("wait"))?;
+        let until = timeout.map(|seconds| {
+            let patience = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
+            Instant::now().checked_add(patience)
+        });
+        let outcome = loop {
+            let rest = match until {
+                Some(Some(until)) => until.saturating_duration_since(Instant::now()),
+                _ => SIGNALS,
+            };
+            let op = &self.op;
+            if let Some(outcome) = detached(py, || Ok(op.wait(rest.min(SIGNALS))))? {
+                break outcome;
+            }
+            if rest.is_zero() {
+                return Err(PyTimeoutError::new_err("the transfer is not done yet"));
+            }
+            py.check_signals()?;
+        };
+        let parts = self.parts.lock().take();
+        if let Some(parts) = parts {
+            parts.end(py);
+        }
+        outcome.map(|()| self.len).map_err(|error| to_py(py, &error))
+    }
+
+    /// Whether `result` would return at once.
+    fn done(&self) -> bool {
+        !self.op.owner.is_here() || self.op.is_done()
+    }
+
+    /// The exception of the transfer once it is done, or None.
+    #[pyo3(signature = (timeout = None))]
+    fn exception<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.result(py, timeout) {
+            Ok(_) => Ok(None),
+            Err(error) if error.is_instance_of::<PyTimeoutError>(py) && !self.done() => Err(error),
+            Err(error) => Ok(Some(error.into_value(py).into_bound(py).into_any())),
+        }
+    }
+
+    /// By this number a notifier names it.
+    #[getter]
+    fn _number(&self) -> usize {
+        Arc::as_ptr(&self.op).addr()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<datapipes.Pending of {} bytes, {}>", self.len, if self.done() { "done" } else { "under way" })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.lock().take() else { return };
+        if !parts.op.owner.is_here() {
+            // The transfer is the parent's.
+            std::mem::forget(parts);
+            return;
+        }
+        match parts.op.is_done() {
+            // An object is dropped with the interpreter's lock held.
+            true => _ = Python::try_attach(|py| parts.end(py)),
+            false => ABANDONED.lock().push(parts),
+        }
+    }
+}
+
+/// What the runtime's threads and the notifier share.
+struct Told {
+    fd: OwnedFd,
+    numbers: Mutex<Vec<usize>>,
+}
+
+impl Told {
+    fn tell(&self, number: usize) {
+        self.numbers.lock().push(number);
+        // A full counter wakes up its reader as well.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+}
+
+/// A descriptor that becomes readable when transfers are done, for one event loop.
+#[pyclass(frozen, weakref, module = "datapipes._datapipes", name = "Notifier")]
+pub(crate) struct Notifier {
+    told: Arc<Told>,
+    owner: OwningProcess,
+}
+
+impl Notifier {
+    fn share(&self, py: Python<'_>) -> PyResult<Arc<Told>> {
+        attached(py, || self.owner.check("read"))?;
+        Ok(self.told.clone())
+    }
+}
+
+#[pymethods]
+impl Notifier {
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Notifier> {
+        let fd = attached(py, || {
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|e| Error::os("open", e.raw_os_error(), "an eventfd"))
+        })?;
+        let told = Arc::new(Told { fd, numbers: Mutex::new(Vec::new()) });
+        Ok(Notifier { told, owner: OwningProcess::here() })
+    }
+
+    fn fileno(&self) -> i32 {
+        self.told.fd.as_raw_fd()
+    }
+
+    /// The numbers of the transfers that are done since the last call.
+    fn take(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        attached(py, || self.owner.check("read"))?;
+        // Nothing to read means that another call took it.
+        let _ = rustix::io::read(&self.told.fd, &mut [0u8; 8]);
+        Ok(std::mem::take(&mut *self.told.numbers.lock()))
+    }
+}

@@ -1,0 +1,89 @@
+//! Rows of a table by their numbers, through the fine-grained cache.
+//!
+//! Unsafe code: the bytes of a caller's array as a slice, for the time of one call.
+#![allow(unsafe_code)]
+
+use std::path::PathBuf;
+
+use datapipes::cache::{CacheOptions, FineGrained};
+use datapipes::{Error, ErrorKind, Ssd};
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+
+use crate::errors::{detached, invalid, json};
+use crate::foreign::{Use, raw};
+use crate::machine;
+
+/// A table of rows of one length.
+#[pyclass(frozen, module = "datapipes._datapipes", name = "RowReader")]
+pub(crate) struct RowReader {
+    cache: FineGrained,
+    row: usize,
+    first: u64,
+    rows: u64,
+}
+
+#[pymethods]
+impl RowReader {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, row: usize, first: u64, budget: usize) -> PyResult<RowReader> {
+        if row == 0 {
+            return Err(invalid(py, "open", "rows of 0 bytes"));
+        }
+        let (cache, len) = detached(py, || {
+            let ssd = Ssd::open(&path)?;
+            let len = ssd.len()?;
+            Ok((FineGrained::over(&ssd, CacheOptions::new(machine()).budget(budget))?, len))
+        })?;
+        let rows = len.saturating_sub(first) / row as u64;
+        Ok(RowReader { cache, row, first, rows })
+    }
+
+    /// The number of whole rows when it was opened.
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Reads rows by their numbers into `out`, which has exactly their bytes. Returns how many were
+    /// cached, and how many needed the device.
+    fn gather(&self, py: Python<'_>, ids: PyBuffer<i64>, out: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
+        let mut offsets = Vec::with_capacity(ids.item_count());
+        for (at, id) in ids.to_vec(py)?.into_iter().enumerate() {
+            let row = u64::try_from(id).ok().filter(|row| *row < self.rows);
+            let row = row.ok_or_else(|| {
+                let context = format!("number {at} asks for row {id} of a table of {} rows", self.rows);
+                crate::errors::to_py(py, &Error::new(ErrorKind::OutOfRange, "gather", context))
+            })?;
+            // A row below `rows` ends within the file.
+            offsets.push(self.first + row * self.row as u64);
+        }
+        drop(ids);
+        let target = raw(out, Use::Write, "gather")?;
+        if offsets.len().checked_mul(self.row) != Some(target.len_bytes()) {
+            let why = format!("{} rows of {} bytes into {} bytes", offsets.len(), self.row, target.len_bytes());
+            return Err(invalid(py, "gather", why));
+        }
+        if offsets.is_empty() {
+            return Ok((0, 0));
+        }
+        // SAFETY: the exporter keeps the bytes where they are while `target` lives, they are
+        // writable and side by side (`raw` checked both), and this is their number. That no other
+        // thread touches them during the call is asked of the caller (docs/python.md), as by every
+        // function that fills an array without the interpreter's lock.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(target.buf_ptr().cast::<u8>(), target.len_bytes()) };
+        let gathered = detached(py, || self.cache.gather(&offsets, self.row, bytes)?.all());
+        target.release(py);
+        let gathered = gathered?;
+        Ok((gathered.hits, gathered.misses))
+    }
+
+    /// The cache's counters, as JSON.
+    fn metrics(&self, py: Python<'_>) -> PyResult<String> {
+        json(py, &self.cache.metrics())
+    }
+
+    fn explain(&self) -> String {
+        self.cache.explain()
+    }
+}

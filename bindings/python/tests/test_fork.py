@@ -1,0 +1,165 @@
+"""What a child made by fork may use of its parent's objects: what is safe; else `Forked`."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import sys
+
+import datapipes as dp
+import numpy as np
+import pytest
+from conftest import in_child
+
+MIB = 1 << 20
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture
+def path(folder, pattern):
+    (folder / "file").write_bytes(pattern(4 * MIB))
+    return folder / "file"
+
+
+def test_files_are_read_and_the_parent_goes_on(path, pattern):
+    expected = pattern(4 * MIB)
+    with dp.open(path) as file:
+        file.pread(bytearray(MIB)).result(60)  # The runtime of the parent runs.
+        under_way = [file.pread(bytearray(MIB)) for _ in range(8)]
+
+        def child():
+            target = np.empty(MIB, np.uint8)
+            for one in (file, dp.open(path)):
+                assert one.readinto(target, 5) == MIB and target.tobytes() == expected[5 : MIB + 5]
+                assert one.pread(target, 7).result(60) == MIB and target.tobytes() == expected[7 : MIB + 7]
+            assert len(dp.load_file.__doc__) > 0
+            for parents in under_way:
+                with pytest.raises(dp.Forked):
+                    parents.result(60)
+                assert parents.done()
+            under_way.clear()
+
+            async def wait():
+                return await file.pread_async(bytearray(100_000))
+
+            assert asyncio.run(wait()) == 100_000
+
+        in_child(child)
+        assert [one.result(60) for one in under_way] == [MIB] * 8
+
+
+def test_a_loop_of_the_parent_is_refused(path):
+    async def parent():
+        with dp.open(path) as file:
+            await file.pread_async(bytearray(100_000))
+            loop = asyncio.get_running_loop()
+
+            def child():
+                from datapipes._aio import notifier_of
+
+                with pytest.raises(dp.Forked):
+                    file._start(bytearray(100_000), 0, notifier_of(loop).notifier)
+
+            in_child(child)
+            assert await file.pread_async(bytearray(100_000)) == 100_000
+
+    asyncio.run(parent())
+
+
+def test_writes_of_the_child(path):
+    file = dp.open(path, "r+")
+
+    def child():
+        assert file.write(b"Child", 0) == 5
+        with dp.open(path, "r+") as own:
+            assert own.write(b"c", 0) == 1
+        file.close()
+
+    in_child(child)
+    assert bytes(memoryview(file.read(0, 5))) == b"child"
+
+
+def test_views_and_buffers(path):
+    buffer = dp.Buffer(100_000)
+    view = np.asarray(buffer)
+    view[:] = 1
+
+    def child():
+        view[:] = 2
+        with pytest.raises(dp.Busy), dp.open(path) as file:
+            file.readinto(buffer)
+        with dp.open(path) as file:
+            assert file.readinto(view) == 100_000
+            assert file.readinto(dp.Buffer(100_000)) == 100_000
+
+    in_child(child)
+    assert (view == 1).all()
+
+
+def test_rows_are_opened_again(path, pattern):
+    table = np.frombuffer(pattern(4 * MIB), np.uint8).reshape(-1, 64)
+    rows = dp.rows(path, "u1", 64, cache="4M")
+    ids = np.arange(0, 60_000, 7)
+    assert np.array_equal(rows[ids], table[ids])
+
+    def child():
+        assert np.array_equal(rows[ids], table[ids])
+
+    in_child(child)
+    in_child(child)
+    assert np.array_equal(rows[ids], table[ids])
+
+
+_rows = None
+
+
+def _work(start):
+    return int(_rows[np.arange(start, start + 100)].sum())
+
+
+def test_workers_of_a_pool(path, pattern):
+    """As workers of a DataLoader."""
+    global _rows
+    table = np.frombuffer(pattern(4 * MIB), np.uint8).reshape(-1, 64)
+    _rows = dp.rows(path, "u1", 64, cache="4M")
+    _work(0)
+    starts = list(range(0, 60_000, 1000))
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        sums = pool.map_async(_work, starts).get(120)
+    assert sums == [int(table[start : start + 100].sum()) for start in starts]
+    _rows = None
+
+
+def test_a_child_that_ends_as_an_interpreter(path):
+    file = dp.open(path)
+    under_way = [file.pread(bytearray(MIB)) for _ in range(8)]
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.execv(sys.executable, [sys.executable, "-c", "import datapipes"])
+    assert os.waitpid(child, 0)[1] == 0
+    child = os.fork()
+    if child == 0:
+        # What `atexit` calls, in a child that has none of the parent's threads.
+        try:
+            dp._datapipes._shutdown()
+            del under_way, file
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [one.result(60) for one in under_way] == [MIB] * 8
+
+
+def test_sort_and_checkpoint_in_a_child(folder):
+    np.arange(1000, dtype=np.uint64)[::-1].tofile(folder / "in")
+    dp.checkpoint.save(folder / "store", {"a": np.arange(5)})
+
+    def child():
+        dp.sort(folder / "in", folder / "out", format="u64")
+        dp.checkpoint.save(folder / "store", {"a": dp.checkpoint.restore(folder / "store")["a"] + 1})
+
+    in_child(child)
+    assert np.fromfile(folder / "out", np.uint64)[0] == 0
+    assert dp.checkpoint.restore(folder / "store")["a"].tolist() == [1, 2, 3, 4, 5]

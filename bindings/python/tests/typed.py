@@ -1,0 +1,46 @@
+"""A program that the type checker reads; it is not run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import datapipes as dp
+import numpy as np
+import numpy.typing as npt
+
+
+def load(path: str) -> npt.NDArray[np.float32]:
+    tensors = dp.load_file(path)
+    print(tensors.report().to_dict()["primitives"])
+    array: npt.NDArray[np.float32] = tensors["weights"]
+    return array
+
+
+def files(path: str) -> int:
+    with dp.open(path) as file:
+        buffer: dp.Buffer = file.read(10_007, 1 << 20)
+        count: int = file.readinto(np.empty(100, np.float64), offset=8)
+        under_way: dp.Pending = file.pread(bytearray(100))
+        file.read_ranges([(0, 10), (100, 10)], out=bytearray(20))
+        return count + len(buffer) + under_way.result(timeout=5.0)
+
+
+async def serve(path: str) -> int:
+    with dp.open(path) as file:
+        return await file.pread_async(bytearray(100), 0)
+
+
+def rows(path: str) -> npt.NDArray[np.float32]:
+    table = dp.rows(path, "float32", 128, cache="256M")
+    return table[np.array([1, 2, 3])]
+
+
+def main() -> None:
+    try:
+        print(dp.sort("in", "out", format="u64", memory="2G", progress=lambda *counts: None))
+    except dp.NoSpace as error:
+        print(error.kind, error.errno, error.offset, error.bytes_done)
+    dp.checkpoint.save("folder", {"a": np.zeros(3)}, keep=2)
+    print([entry.number for entry in dp.checkpoint.list("folder")], dp.checkpoint.restore("folder")["a"])
+    print(dp.explain("ssd:/data/x", "dram:1G"), dp.machine())
+    asyncio.run(serve("in"))
