@@ -27,7 +27,10 @@ class _LoopNotifier:
 
     def _ready(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in self.notifier.take():
-            future, pending = self._waiting.pop(number)
+            waiting = self._waiting.pop(number, None)
+            if waiting is None:
+                continue  # Nobody waits for it: an error came between its start and its future.
+            future, pending = waiting
             try:
                 result = pending.result(0)
             except Exception as error:

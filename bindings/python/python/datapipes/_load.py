@@ -90,8 +90,8 @@ def _no_duplicates(path: str) -> Any:
     def pairs(of: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(of)
         if len(made) != len(of):
-            names = [name for name, _ in of]
-            twice = next(name for name in names if names.count(name) > 1)
+            seen: set[str] = set()
+            twice = next(name for name, _ in of if name in seen or seen.add(name))
             _corrupt(path, f"the header has the name {twice!r} twice")
         return made
 
@@ -148,9 +148,16 @@ def _tensor(path: str, name: str, entry: Any, payload: int) -> _Tensor:
     begin, end = offsets
     if not begin <= end <= payload:
         _corrupt(path, f"tensor {name!r} lies at {begin}..{end}, and there are {payload} bytes")
+    if not _fits(shape, dtype):
+        _corrupt(path, f"tensor {name!r}: no array has the shape {shape}")
     if math.prod(shape) * dtype.itemsize != end - begin:
         _corrupt(path, f"tensor {name!r}: {shape} of {dtype} are not {end - begin} bytes")
     return _Tensor(name, dtype, tuple(shape), begin, end)
+
+
+def _fits(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+    """Whether NumPy can make an array of this shape: it multiplies empty dimensions out, too."""
+    return dtype.itemsize > 0 and math.prod(max(size, 1) for size in shape) * dtype.itemsize < 2**62
 
 
 def _view(buffer: Buffer, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Array:
@@ -208,6 +215,8 @@ def _npy(path: str, file: File) -> Array:
         )
     if not all(map(_whole, shape)) or len(shape) > _MAX_DIMENSIONS:
         _corrupt(path, f"no valid shape: {shape}")
+    if not _fits(shape, dtype):
+        _corrupt(path, f"no array of {dtype} has the shape {shape}")
     at, length = stream.tell(), math.prod(shape) * dtype.itemsize
     if length > size - at:
         _corrupt(path, f"{shape} of {dtype} are {length} bytes, and there are {size - at}", at)
