@@ -11,7 +11,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -91,8 +91,10 @@ def _no_duplicates(path: str) -> Any:
         made = dict(of)
         if len(made) != len(of):
             seen: set[str] = set()
-            twice = next(name for name, _ in of if name in seen or seen.add(name))
-            _corrupt(path, f"the header has the name {twice!r} twice")
+            for name, _ in of:
+                if name in seen:
+                    _corrupt(path, f"the header has the name {name!r} twice")
+                seen.add(name)
         return made
 
     return pairs
