@@ -7,9 +7,9 @@
 //!
 //! * Every object is a handle: a number with a generation, in a struct of its own type. A handle
 //!   that was closed, closed twice or never made is refused (`InvalidInput`), whatever other
-//!   threads do ([`handles`]).
-//! * Every function that can fail returns a `dp_error`, which is 0 for success ([`error`]).
-//! * No panic leaves a function ([`door`]); callbacks must not unwind into the library.
+//!   threads do (`handles`).
+//! * Every function that can fail returns a `dp_error`, which is 0 for success (`error`).
+//! * No panic leaves a function (`door`); callbacks must not unwind into the library.
 //! * `include/datapipes.h` is generated from this crate by cbindgen; a test compares the two.
 //!
 //! Unsafe code: what a caller passes as a pointer is read or written. Each function's documentation
