@@ -42,6 +42,8 @@ const OTHERS: &[(&str, &str)] = &[
         "crates/sort/src/output.rs",
         "a device or named pipe that is there is opened as if it were to be made, which is stricter",
     ),
+    ("bindings/c/src/place.rs", "the constructors of `Ssd`, for programs in C"),
+    ("bindings/python/src/file.rs", "the constructors of `Ssd`, for programs in Python"),
     ("crates/durable/src/dir_lock.rs", "the file of a lock, which holds no bytes"),
     ("crates/service/src/server/entrance/listen.rs", "the file of a lock, which holds no bytes"),
 ];

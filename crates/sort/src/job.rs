@@ -112,8 +112,8 @@ pub struct SortJob {
     pub fan_in: usize,
     /// How an input that does not fit the memory is sorted.
     pub method: SortMethod,
-    /// The handle that takes the files of the runs when the sort has succeeded; without one they are
-    /// freed before it returns.
+    /// The handle that takes the files of the runs when the sort has succeeded; without one they
+    /// are freed before it returns.
     pub spill_files: Option<SpillFiles>,
     /// The handle to watch the sort and to stop it.
     pub control: Control,

@@ -175,11 +175,12 @@ impl super::asynchronous::AsyncReader {
     /// Nothing happens until the future is polled. The first poll copies what is cached. The rest
     /// is read by a thread of this reader, one batch after the other: several readers read several
     /// batches at the same time. A waker that blocks, blocks that thread. Dropping the future
-    /// cancels a batch that has not begun; one that has begun is finished, and its bytes are cached.
+    /// cancels a batch that has not begun; one that has begun is finished, and its bytes are
+    /// cached.
     ///
     /// # Errors
-    /// `InvalidInput` where `out` is not `offsets.len() * len` bytes long. `Busy` where the limit of
-    /// waiting futures is reached. Errors of single reads are in [`Gathered`].
+    /// `InvalidInput` where `out` is not `offsets.len() * len` bytes long. `Busy` where the limit
+    /// of waiting futures is reached. Errors of single reads are in [`Gathered`].
     pub fn gather(&self, offsets: Vec<u64>, len: usize, out: Vec<u8>) -> GatherFuture {
         let reads = check(offsets.len().checked_mul(len), out.len())
             .map(|()| offsets.iter().enumerate().map(|(i, &offset)| Read { offset, len, out_at: i * len }).collect());

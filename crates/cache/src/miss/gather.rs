@@ -78,8 +78,8 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    /// Looks up the next window of `count` reads, which `reads` describes. Returns false where there
-    /// is none. What was missing before must have been fetched.
+    /// Looks up the next window of `count` reads, which `reads` describes. Returns false where
+    /// there is none. What was missing before must have been fetched.
     pub(crate) fn look_up(
         &mut self,
         inner: &Inner,

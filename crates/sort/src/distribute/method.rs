@@ -21,8 +21,8 @@ use crate::sort_method::SortMethod;
 /// Why a job that leaves the choice open is merged.
 const COSTS_THE_DISK_MORE: &str = "distribution takes less of the processor, but more time of the disk";
 
-/// The same for numbers: 500 million took 13.2 to 15.8 CPU seconds by distribution, and 12.1 to 13.1 by
-/// runs and merge (`benchmarks/results/2026-11-23-sort-startup-numbers.md`).
+/// The same for numbers: 500 million took 13.2 to 15.8 CPU seconds by distribution, and 12.1 to
+/// 13.1 by runs and merge (`benchmarks/results/2026-11-23-sort-startup-numbers.md`).
 const NUMBERS_COST_MORE: &str = "distribution takes more of the processor for numbers";
 
 /// The outcome of trying to distribute.

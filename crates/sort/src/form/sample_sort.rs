@@ -318,7 +318,8 @@ impl<L: Layout> SlotSorter<'_, L> {
             self.repartition(entries, other, depth + 8);
             return;
         }
-        // Each core sorts a stripe, by normalized keys or by comparing, then the stripes are merged.
+        // Each core sorts a stripe, by normalized keys or by comparing, then the stripes are
+        // merged.
         let all = Disjoint::new(entries);
         run_on_threads(stripes, |t| {
             // SAFETY: stripe t is this thread's alone.

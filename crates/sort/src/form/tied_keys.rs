@@ -5,8 +5,8 @@
 //! a group of many:   find in how many bytes all keys agree, and sort by the eight bytes behind them;
 //!                    then each group of equal words
 //! ```
-//! A key is made from its record again for each eight bytes of a large group, because the memory has
-//! no room for the keys of all its records.
+//! A key is made from its record again for each eight bytes of a large group, because the memory
+//! has no room for the keys of all its records.
 
 use std::cell::RefCell;
 
@@ -83,8 +83,8 @@ impl<L: Layout> SlotSorter<'_, L> {
         self.compare_cut(group, entries);
     }
 
-    /// Orders records whose keys agree in all bytes that were looked at by comparing them. `entries`
-    /// are those of the keys.
+    /// Orders records whose keys agree in all bytes that were looked at by comparing them.
+    /// `entries` are those of the keys.
     fn compare_cut(&self, group: &mut [Entry], entries: &[Entry]) {
         let is_cut = |e: &Entry| entry::short_len(*e).is_none_or(|len| len > NORMALIZED_LEN);
         if entries.iter().any(is_cut) {

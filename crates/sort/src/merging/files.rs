@@ -58,8 +58,8 @@ impl<L: Layout> Merger<'_, L> {
         self.threads.min(usize::try_from(total / (WORTHWHILE / 2)).unwrap_or(usize::MAX))
     }
 
-    /// Whether files of `total` bytes may be merged into the target by several threads. If duplicates
-    /// are dropped, a part's offset in the output is not known in advance.
+    /// Whether files of `total` bytes may be merged into the target by several threads. If
+    /// duplicates are dropped, a part's offset in the output is not known in advance.
     pub(crate) fn may_divide(&self, total: u64, target: Target<'_>) -> bool {
         self.parts(total) > 1
             && matches!(target, Target::File { .. })
@@ -234,8 +234,8 @@ impl<L: Layout> Merger<'_, L> {
         self.open_part(file, buffers, Segment { from, to: file.to })
     }
 
-    /// Returns the first record that begins behind offset `near`, or at it if the file begins there,
-    /// and its offset; `Some(None)` if none does, and `None` if there is a long one.
+    /// Returns the first record that begins behind offset `near`, or at it if the file begins
+    /// there, and its offset; `Some(None)` if none does, and `None` if there is a long one.
     #[allow(clippy::option_option)]
     fn record_behind(&self, file: &SortedFile, near: u64) -> Result<Option<Found>> {
         let (mut at, partial) = match self.layout.fixed_len() {

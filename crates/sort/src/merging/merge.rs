@@ -72,8 +72,8 @@ pub(crate) struct MergeResult {
     pub(crate) excess: u64,
 }
 
-/// A check whether what several threads merge comes out in order. If one finds that it does not, the
-/// others end.
+/// A check whether what several threads merge comes out in order. If one finds that it does not,
+/// the others end.
 #[derive(Default)]
 pub(crate) struct OrderCheck {
     broken: AtomicBool,

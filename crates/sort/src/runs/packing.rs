@@ -6,8 +6,8 @@
 //!                                          not become smaller is written as it is
 //! ```
 //! A table in memory says where each frame is. Checksums are those of the bytes before, so what is
-//! decompressed is checked as other runs are. Space is reserved as for runs that are not compressed,
-//! and what was not needed is freed.
+//! decompressed is checked as other runs are. Space is reserved as for runs that are not
+//! compressed, and what was not needed is freed.
 //!
 //! Whether blocks are compressed is decided while runs are formed. The threads that write runs wait
 //! for the place, or they do not. If they do, the place's rate is known, and so is the time for

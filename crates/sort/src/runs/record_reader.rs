@@ -182,8 +182,8 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         Ok(source)
     }
 
-    /// Opens bytes `segment` of a sorted file of `len` bytes, by a pipe that is shared with readers of
-    /// other parts.
+    /// Opens bytes `segment` of a sorted file of `len` bytes, by a pipe that is shared with readers
+    /// of other parts.
     pub(crate) fn of_part(
         layout: &'a L,
         pipe: &'a Pipe,

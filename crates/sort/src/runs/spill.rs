@@ -45,8 +45,8 @@ pub(crate) struct Run {
 /// file system discards what it frees), during which nobody needs to wait for the sort.
 ///
 /// A sort leaves files here only if the file systems of the spill places have as much free space as
-/// the files take, so that nobody misses theirs meanwhile. They have no names, so whoever holds them
-/// frees them also when he is killed.
+/// the files take, so that nobody misses theirs meanwhile. They have no names, so whoever holds
+/// them frees them also when he is killed.
 #[derive(Clone, Debug, Default)]
 pub struct SpillFiles(Arc<Mutex<Vec<OwnedFd>>>);
 

@@ -233,8 +233,8 @@ impl TextOrder {
         self.decides
     }
 
-    /// Whether `compare_keys` is `Equal` for this line and every other with an equal prefix. It is the
-    /// same for all of them.
+    /// Whether `compare_keys` is `Equal` for this line and every other with an equal prefix. It is
+    /// the same for all of them.
     #[inline]
     pub fn prefix_is_exact(&self, line: &[u8]) -> bool {
         match &self.shape {
@@ -412,8 +412,8 @@ impl Key {
         if self.reverse { !word } else { word }
     }
 
-    /// Appends the key in a form whose bytes have its order. No key's bytes begin another's, so what
-    /// follows decides exactly if the keys are equal.
+    /// Appends the key in a form whose bytes have its order. No key's bytes begin another's, so
+    /// what follows decides exactly if the keys are equal.
     #[inline]
     fn push(&self, line: &[u8], most: usize, out: &mut Vec<u8>) {
         let (text, from) = (self.place.slice(line), out.len());

@@ -147,8 +147,8 @@ pub(super) fn push_key(name: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends runs in the order of `compare_runs`. A run of non-digits that is not the first has a byte
-/// at least, and none of these is 1. So a 1 in its place is the end.
+/// Appends runs in the order of `compare_runs`. A run of non-digits that is not the first has a
+/// byte at least, and none of these is 1. So a 1 in its place is the end.
 fn push_runs(bytes: &[u8], out: &mut Vec<u8>) {
     let mut at = 0;
     loop {
