@@ -56,7 +56,7 @@ mod sync;
 pub use buffer_pool::BufferPool;
 pub use bytes::Bytes;
 pub use calls::asynchronous::{AsyncReader, AsyncReaderOptions, ReadFuture};
-pub use calls::batches::GatherFuture;
+pub use calls::gather_future::GatherFuture;
 pub use calls::snapshot::LoadSummary;
 pub use calls::write::Writer;
 pub use config::{CacheOptions, CachePolicy, ExternalChanges, FileOptions, Verify};

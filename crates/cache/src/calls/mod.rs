@@ -3,6 +3,7 @@
 pub(crate) mod asynchronous;
 pub(crate) mod batches;
 pub(crate) mod gather;
+pub(crate) mod gather_future;
 pub(crate) mod snapshot;
 pub(crate) mod views;
 pub(crate) mod write;
