@@ -6,6 +6,7 @@ mod common;
 use common::{Random, bytes, contents, dirs, file, machine, memory_of, only, seed};
 use datapipes_core::{Dram, ErrorKind, FileAccess, MapOptions, Span};
 use datapipes_file::FileBackendOptions;
+use datapipes_testkit::bounded;
 
 /// An odd offset, in the middle of a block.
 const AT: u64 = 10_007;
@@ -154,4 +155,24 @@ fn the_span_that_failed_is_named() {
         assert_eq!(pipe.transfer_all(&[span(0, 0, 10), span(5, 4090, 20)]).unwrap(), 30);
         assert_eq!(pipe.report().bytes(), before + 30);
     }
+}
+
+/// What a dropped handle leaves behind is collected by whoever needs its bytes.
+#[test]
+fn a_forgotten_transfer_does_not_keep_its_bytes() {
+    let Some(ssd) = dirs().iter().find_map(|dir| file(dir, &bytes(1 << 20, 3), FileAccess::Cached)) else { return };
+    let dram = Dram::allocate(1 << 20).unwrap();
+    let pipe = machine(FileBackendOptions::default()).connect_with(&ssd, &dram, &only("uring-cached")).unwrap();
+    let all = Span { source: 0, target: 0, len: 1 << 20 };
+    drop(pipe.start(all).unwrap());
+    let moved = bounded("a transfer beside a forgotten one", move || {
+        loop {
+            match pipe.transfer_all(&[all]) {
+                Ok(moved) => return moved,
+                // The device is not done with the forgotten one.
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Busy, "{e}"),
+            }
+        }
+    });
+    assert_eq!(moved, all.len);
 }

@@ -114,14 +114,7 @@ impl Queue {
 
     /// Leases and submits; the token is for [`wait`](Self::wait).
     pub(crate) fn submit(&self, span: Span) -> Result<u64> {
-        let (source, target) = match self.leases(span) {
-            Err(e) if e.kind() == ErrorKind::Busy => {
-                // A transfer of this pipe whose handle was dropped may be done.
-                self.try_drive()?;
-                self.leases(span)?
-            }
-            leases => leases?,
-        };
+        let (source, target) = self.leases(span)?;
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         let mut results = self.lock();
         results.check_mover()?;
@@ -194,9 +187,19 @@ impl Queue {
     /// Leases the bytes of a span. Where they are busy, it may be a transfer that is done, of which
     /// nobody took note yet.
     pub(crate) fn leases(&self, span: Span) -> Result<(Option<RawLease>, Option<RawLease>)> {
-        let source = lease(self.source.as_ref(), span.source, span.len, Access::Read)?;
-        let target = lease(self.target.as_ref(), span.target, span.len, Access::Write)?;
-        Ok((source, target))
+        let leases = || {
+            let source = lease(self.source.as_ref(), span.source, span.len, Access::Read)?;
+            let target = lease(self.target.as_ref(), span.target, span.len, Access::Write)?;
+            Ok((source, target))
+        };
+        leases().or_else(|e: Error| match e.kind() {
+            ErrorKind::Busy => {
+                // A transfer of this pipe whose handle was dropped may be done.
+                self.try_drive()?;
+                leases()
+            }
+            _ => Err(e),
+        })
     }
 
     pub(crate) fn wait(&self, token: u64) -> Result<()> {
