@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 const TOOLS: [(&str, &str); 4] =
     [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
-/// How long test programs may print nothing. It is far more than a test takes or a crate needs to
-/// be built: a test that waits for ever is ended, and fails.
+/// How long test programs may print nothing. It is far more than a test takes: a test that waits
+/// for ever is ended, and fails.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 pub(crate) fn run(options: &[String]) -> TaskResult<()> {
@@ -31,9 +31,15 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
         None => (options, &[][..]),
     };
     let chosen = cargo_options.iter().any(|o| o.starts_with("-p") || o.starts_with("--package"));
-    let mut command = steps::cargo(&["test", "--no-fail-fast"]);
     // A developer at work on one crate may name it; otherwise all of them.
-    command.args((!chosen).then_some("--workspace"));
+    let workspace = (!chosen).then_some("--workspace");
+    // First everything is built, because a compiler may be silent for as long as it needs.
+    // What documentation shows is built as it runs.
+    if !cargo_options.iter().any(|o| o == "--doc") {
+        steps::finish(steps::cargo(&["test", "--no-run"]).args(workspace).args(cargo_options))?;
+    }
+    let mut command = steps::cargo(&["test", "--no-fail-fast"]);
+    command.args(workspace);
     // Without --show-output libtest would swallow the SKIPPED lines of tests that then count as
     // passed.
     command.args(cargo_options).args(["--", "--show-output"]).args(test_options);
@@ -82,6 +88,10 @@ fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
     } else if failed == 0 && !status.success() {
         println!("cargo test: {status}, counted as one failure (see above; a build error?)");
         failed = 1;
+    }
+    // What failed lies far above in a log of thousands of lines.
+    for line in &totals.failures {
+        println!("| {line}");
     }
     let (passed, skipped, not_applicable) = (totals.passed, totals.skipped.len(), totals.not_applicable.len());
     println!("{passed} passed, {failed} failed, {skipped} skipped, {not_applicable} not applicable");
