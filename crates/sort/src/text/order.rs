@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use datapipes_core::Result;
 
-use super::bytes::{Ignore, before_zero, compare_folded, compare_ignoring, kept, load, load_kept};
+use super::bytes::{Ignore, compare_folded, compare_ignoring, kept, load, load_kept};
 use super::field::Place;
 use super::key_spec::{KeySpec, Modifiers};
 use super::{general, number, random, version};
@@ -433,8 +433,8 @@ impl Key {
         let held = match self.rule {
             Rule::Short { .. } | Rule::Month => return,
             Rule::Numeric | Rule::Human { .. } if number::word_is_exact(word) => return,
-            // All bytes before the first zero are those of the text.
-            Rule::Bytes | Rule::Folded => before_zero(word),
+            // A word that does not end in a zero holds eight bytes.
+            Rule::Bytes | Rule::Folded if word & 0xff != 0 => size_of::<u64>(),
             _ => 0,
         };
         self.push_from(line, held, most, out);
