@@ -4,7 +4,7 @@
 
 mod building;
 
-use building::{Build, Built, C, CPP, has, here, holds};
+use building::{Build, Built, C, CPP, SANITIZERS, has, here, holds};
 use datapipes_testkit::{TempFolder, output_of};
 
 /// Compiles a program and runs it. Prints what it skipped.
@@ -56,8 +56,6 @@ fn misuse_in_c() {
         run(&C, "misuse.c");
     }
 }
-
-const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover"];
 
 #[test]
 fn under_the_address_and_undefined_behaviour_sanitizers() {

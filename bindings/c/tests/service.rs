@@ -6,7 +6,7 @@ mod building;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
-use building::{Build, Built, C, CPP, has};
+use building::{Build, Built, C, CPP, SANITIZERS, has};
 use datapipes::service::server::{Listener, Server, ServerOptions, ServiceLog};
 use datapipes_testkit::{PATIENCE, TempFolder, bounded, ended};
 
@@ -40,6 +40,13 @@ fn run(build: &Build<'_>, source: &str) {
 fn the_client_in_c() {
     if has("cc", "the_client_in_c") {
         run(&C, "client.c");
+    }
+}
+
+#[test]
+fn the_client_under_the_sanitizers() {
+    if has("cc", "the_client_under_the_sanitizers") {
+        run(&Build { flags: SANITIZERS, ..C }, "client.c");
     }
 }
 

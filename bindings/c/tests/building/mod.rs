@@ -96,3 +96,6 @@ pub fn holds(source: &str, output: &Output) -> String {
 
 pub const C: Build<'_> = Build { compiler: "cc", standard: "-std=c11", flags: &[], is_static: false };
 pub const CPP: Build<'_> = Build { compiler: "c++", standard: "-std=c++20", ..C };
+
+/// The sanitizers of addresses and of undefined behaviour.
+pub const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover"];

@@ -143,6 +143,13 @@ static void refusals(void) {
     CHECK(close(memfd) == 0);
     OK(dp_shared_memory_descriptor(own_memfd, &descriptor));
     CHECK(fcntl(descriptor, F_GETFD) >= 0);
+    /* The pages of a client are its own: they must be there before they are passed. */
+    memfd = memfd_create("empty", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(memfd >= 0 && ftruncate(memfd, MIB) == 0 && fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    OK(dp_shared_memory_from_descriptor(memfd, &other));
+    CHECK(close(memfd) == 0);
+    FAILS(DP_INVALID_INPUT, dp_client_connect_fd(client, other, shared, NULL, NULL, 0, 0, &pipe));
+    OK(dp_place_close(other));
     OK(dp_place_range(shared, 4096, 8192, &part));
     pipe = connected(own_memfd, part);
     OK(transfer(pipe, span(0, 0, 8192)));
@@ -162,6 +169,59 @@ static void refusals(void) {
     OK(dp_place_close(own));
     OK(dp_place_close(file));
     OK(dp_place_close(shared));
+}
+
+/* What a pipe needs lives as long as it: the connection, and the places. */
+static void closed_early(void) {
+    dp_client own;
+    dp_place source, target, part;
+    dp_pipe_fd pipe;
+    dp_completion done;
+    OK(dp_client_connect(getenv("SOCKET"), &own));
+    OK(dp_shared_memory_create(MIB, &source));
+    OK(dp_shared_memory_create(MIB, &target));
+    OK(dp_place_range(target, MIB - 4096, 4096, &part));
+    fill(source, 9);
+    OK(dp_client_connect_fd(own, source, target, NULL, NULL, 42, 0, &pipe));
+    OK(dp_client_close(own));
+    OK(dp_place_close(source));
+    OK(dp_place_close(target));
+    OK(transfer(pipe, span(0, 0, MIB)));
+    CHECK(all_are(part, 9));
+    /* Closing waits for what was submitted. */
+    fill(part, 1);
+    OK(dp_pipe_fd_submit(pipe, span(0, 0, MIB), NULL));
+    OK(dp_pipe_fd_close(pipe));
+    CHECK(all_are(part, 9));
+    FAILS(DP_INVALID_INPUT, dp_pipe_fd_complete_wait(pipe, &done));
+    OK(dp_place_close(part));
+}
+
+/* Bytes are leased in this process while their transfer is under way. */
+static void leased(void) {
+    unsigned char byte = 0;
+    dp_place source, target;
+    dp_pipe_fd pipe;
+    dp_completion done;
+    dp_error error;
+    OK(dp_shared_memory_create(64 * MIB, &source));
+    OK(dp_shared_memory_create(64 * MIB, &target));
+    pipe = connected(source, target);
+    OK(dp_pipe_fd_submit(pipe, span(0, 0, 64 * MIB), NULL));
+    /* Until its completion is taken, whether it is done or not. */
+    FAILS(DP_BUSY, dp_place_write(target, 5, &byte, 1));
+    FAILS(DP_BUSY, dp_place_read(target, 5, &byte, 1));
+    FAILS(DP_BUSY, dp_place_write(source, 5, &byte, 1));
+    OK(dp_place_read(source, 5, &byte, 1));
+    error = dp_pipe_fd_submit(pipe, span(0, 0, 1), NULL);
+    CHECK(dp_error_kind_of(error) == DP_BUSY);
+    dp_error_close(error);
+    OK(dp_pipe_fd_complete_wait(pipe, &done));
+    OK(done.error);
+    OK(dp_place_write(target, 5, &byte, 1));
+    OK(dp_pipe_fd_close(pipe));
+    OK(dp_place_close(source));
+    OK(dp_place_close(target));
 }
 
 /* Four threads move parts by one client, each with its own pipe. */
@@ -252,6 +312,8 @@ int main(void) {
     CHECK(status[0] == '{' && strstr(status, "\"clients\":") != NULL);
     every_pair();
     refusals();
+    closed_early();
+    leased();
     threads();
     forked();
     the_service_ends();

@@ -738,10 +738,9 @@ int main(void) {
         {"emulated pmem", make_pmem, disk, 0, 0},
         {"file, auto", make_file, disk, DP_AUTO, 0},
         {"file, direct", make_file, disk, DP_DIRECT, 0},
-        {"file, cached", make_file, disk, DP_CACHED, 0},
-        {"file by descriptor", make_file_of_descriptor, disk, DP_AUTO, 0},
+        {"file by descriptor, cached", make_file_of_descriptor, disk, DP_CACHED, 0},
         {"file of tmpfs", make_file, "/dev/shm", DP_AUTO, 0},
-        {"file that is read", make_file, disk, DP_AUTO, 1},
+        {"file that is only read", make_file, disk, DP_CACHED, 1},
         {"staging", make_staging, disk, 0, 0},
     };
     enum { KINDS = sizeof kinds / sizeof kinds[0] };
