@@ -834,8 +834,8 @@ dp_error dp_pipe_close(dp_pipe pipe);
 dp_error dp_dram_allocate(uint64_t len, const dp_memory_options *options, dp_place *place);
 
 // Allocates main memory for `len` bytes at `offset` of a file, at an address that agrees with the
-// offset modulo a page: transfers from there, and of parts at the same distance, go past the page
-// cache without bouncing.
+// offset modulo a page. So direct transfers from there, and of parts at the same distance, bounce at
+// their two edges only.
 //
 // Errors: as `dp_dram_allocate`; DP_INVALID_INPUT for a place that is no file.
 dp_error dp_dram_allocate_for(dp_place file,

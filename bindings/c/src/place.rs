@@ -169,8 +169,8 @@ unsafe fn map_options(at: *const dp_memory_options) -> Result<MapOptions> {
 }
 
 /// Allocates main memory for `len` bytes at `offset` of a file, at an address that agrees with the
-/// offset modulo a page: transfers from there, and of parts at the same distance, go past the page
-/// cache without bouncing.
+/// offset modulo a page. So direct transfers from there, and of parts at the same distance, bounce at
+/// their two edges only.
 ///
 /// Errors: as `dp_dram_allocate`; DP_INVALID_INPUT for a place that is no file.
 #[unsafe(no_mangle)]
