@@ -30,6 +30,7 @@ mod machine;
 mod pipe;
 mod place;
 mod runtime;
+mod service;
 mod sort;
 
 pub use arguments::dp_format;
@@ -43,6 +44,7 @@ pub use machine::*;
 pub use pipe::*;
 pub use place::*;
 pub use runtime::*;
+pub use service::*;
 pub use sort::*;
 
 /// The version of the interface: it grows when functions are added, and the first part changes
