@@ -1,7 +1,7 @@
 //! Graphs: movement and computation that depend on each other (CIDR'23, section 6 and figure 7).
 
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use datapipes::graph::{BufferSet, Graph, Item, StageId};
 use datapipes::{Error, ErrorKind, Result, Span};
@@ -12,6 +12,7 @@ use crate::error::dp_error;
 use crate::handles::Table;
 use crate::machine::Shared;
 use crate::pipe::dp_span;
+use crate::process_lock::ProcessLock;
 use crate::runtime::{RUNTIME_PIPES, RUNTIMES, dp_runtime, dp_runtime_pipe};
 
 /// A graph of stages. It belongs to the caller, who closes it with `dp_graph_close`. One thread at a
@@ -49,14 +50,14 @@ fn sets_of(sets: &Sets) -> Vec<BufferSet> {
     sets.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-static GRAPHS: Table<Mutex<Declared>> = Table::new("graph");
+static GRAPHS: Table<ProcessLock<Declared>> = Table::new("graph");
 
 /// Does something with a graph that nobody runs.
 fn with<R>(graph: dp_graph, work: impl FnOnce(&mut Declared) -> Result<R>) -> Result<R> {
     let graph = GRAPHS.get(graph.id)?;
     let mut declared = graph
-        .try_lock()
-        .map_err(|_| Error::new(ErrorKind::Busy, "declare", "the graph runs, or another thread declares it"))?;
+        .try_lock("use a graph")?
+        .ok_or_else(|| Error::new(ErrorKind::Busy, "declare", "the graph runs, or another thread declares it"))?;
     work(&mut declared)
 }
 
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn dp_graph_new(name: *const c_char, graph: *mut dp_graph)
         // SAFETY: the header says what the pointers are.
         let name = unsafe { arguments::text(name, "name")? };
         let declared = Declared { graph: Graph::new(name), stages: Vec::new(), sets: Sets::default() };
-        let id = GRAPHS.put(Mutex::new(declared))?;
+        let id = GRAPHS.put(ProcessLock::new(declared))?;
         // SAFETY: as above.
         unsafe { arguments::give(graph, "graph", dp_graph { id }) }
     })

@@ -29,6 +29,7 @@ mod log;
 mod machine;
 mod pipe;
 mod place;
+mod process_lock;
 mod runtime;
 mod sort;
 

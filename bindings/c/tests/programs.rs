@@ -115,6 +115,13 @@ fn misuse_in_c() {
     }
 }
 
+#[test]
+fn children_of_programs_with_threads() {
+    if has("cc", "children_of_programs_with_threads") {
+        run(&C, "forks.c");
+    }
+}
+
 const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover"];
 
 #[test]
