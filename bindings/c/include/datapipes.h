@@ -718,8 +718,6 @@ dp_error dp_machine_cores(dp_machine machine, uint32_t *cores, uint64_t *l2_byte
 // Errors: DP_UNAVAILABLE if it is not among the usable ones.
 dp_error dp_machine_current_core(dp_machine machine, uint32_t *core);
 
-extern int32_t sched_getcpu(void);
-
 // Calls `work(core, user)` on every usable core at once, each call on a thread bound to its core;
 // `core` is its position. Returns the first error that `work` returned, or what starting the
 // threads met. `work` must be safe to call from several threads.

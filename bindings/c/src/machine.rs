@@ -77,12 +77,13 @@ pub unsafe extern "C" fn dp_machine_current_core(machine: dp_machine, core: *mut
 }
 
 fn current_core() -> Option<usize> {
+    // Declared here, where cbindgen does not see it: the header must not declare the machine's
+    // functions, which its own headers declare otherwise.
+    unsafe extern "C" {
+        fn sched_getcpu() -> i32;
+    }
     // SAFETY: the function takes nothing and returns a number.
     usize::try_from(unsafe { sched_getcpu() }).ok()
-}
-
-unsafe extern "C" {
-    fn sched_getcpu() -> i32;
 }
 
 /// Calls `work(core, user)` on every usable core at once, each call on a thread bound to its core;

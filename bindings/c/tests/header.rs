@@ -50,6 +50,19 @@ fn it_declares_every_function() {
     assert!(functions > 80, "{functions}");
 }
 
+/// A function without the prefix would be one of the machine's, which its own headers declare.
+#[test]
+fn it_declares_nothing_else() {
+    let header = std::fs::read_to_string(here().join("include/datapipes.h")).unwrap();
+    let code: Vec<_> = header.lines().filter(|line| !line.trim_start().starts_with(['/', '*'])).collect();
+    // In a pointer to a function, a parenthesis stands between the name and the arguments.
+    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    let code = code.join("\n");
+    let before: Vec<_> = code.split('(').map(|part| part.rsplit(|c| !is_of_name(c)).next().unwrap()).collect();
+    let others: Vec<_> = before.iter().filter(|name| !name.is_empty() && !name.starts_with("dp_")).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
 /// The numbers of errors are those of the descriptor's wire, which programs read.
 #[test]
 fn the_numbers_of_errors_are_those_of_the_wire() {

@@ -122,6 +122,15 @@ fn children_of_programs_with_threads() {
     }
 }
 
+/// The header of C may stand before those of the system, in C++, too.
+#[test]
+fn the_header_before_those_of_the_system() {
+    if has("c++", "the_header_before_those_of_the_system") {
+        run(&CPP, "order.cpp");
+        run(&Build { standard: "-std=c++11", ..CPP }, "order.cpp");
+    }
+}
+
 const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover"];
 
 #[test]
