@@ -9,8 +9,13 @@
  * Texts end with NUL and are UTF-8; paths may be any bytes. Functions that copy texts cut them to
  * the capacity, as snprintf does, and give the whole length without the NUL.
  *
- * Callbacks must neither throw nor jump out (longjmp): the process would end. In a child made by
- * fork, objects of the parent are refused with DP_FORKED; closing them is allowed.
+ * Callbacks must neither throw nor jump out (longjmp, pthread_exit): the process would end. So it
+ * does if a thread is cancelled (pthread_cancel) within a function here: a thread that others may
+ * cancel disables that around its calls (pthread_setcancelstate). In a child made by fork, objects
+ * of the parent are refused with DP_FORKED; closing them is allowed.
+ *
+ * Where it is not said otherwise, a pointer that is NULL or is not aligned for its type is refused
+ * (DP_INVALID_INPUT, DP_MISALIGNED), and every argument is checked before anything is done.
  *
  * This file is generated from the Rust sources: `UPDATE_HEADER=1 cargo test -p datapipes-c --test header`.
  */
@@ -130,7 +135,8 @@ typedef enum {
 typedef struct dp_item dp_item;
 
 // An error; `id` is 0 for success. An error that is not 0 belongs to the caller, who closes it
-// with `dp_error_close`. Any thread may use it.
+// with `dp_error_close`. Any thread may use it. One that is not closed keeps about 450 bytes for as
+// long as the process lives; a process whose memory is used up by them ends.
 typedef struct {
   // The handle, 0 for success.
   uint64_t id;
@@ -263,6 +269,23 @@ typedef struct {
   dp_error error;
 } dp_completion;
 
+// What an error has beside its kind and text. Set `size` to `sizeof(dp_error_facts)` and what is
+// not known to zero.
+typedef struct {
+  // `sizeof(dp_error_facts)`.
+  uint32_t size;
+  // The operating system's number; 0 if there is none.
+  int32_t errno_number;
+  // Not 0: `offset` is known.
+  uint32_t has_offset;
+  // Not used; 0.
+  uint32_t reserved;
+  // The offset in bytes at which it happened.
+  uint64_t offset;
+  // Bytes that were moved before it.
+  uint64_t bytes_done;
+} dp_error_facts;
+
 // A graph of stages. It belongs to the caller, who closes it with `dp_graph_close`. One thread at a
 // time declares it; it may be run many times.
 typedef struct {
@@ -282,6 +305,10 @@ typedef dp_error (*dp_span_of)(const dp_item *item, void *user, dp_span *span);
 
 // Computes for an item. It may be called by several threads at once.
 typedef dp_error (*dp_work)(const dp_item *item, void *user);
+
+// Is given a whole text, `len` bytes and a NUL, which is valid until it returns. What it returns is
+// the result of the call that made the text; what was done then stays done.
+typedef dp_error (*dp_text_told)(void *user, const char *text, size_t len);
 
 // The settings of a log. Set `size` to `sizeof(dp_log_options)` and the rest to zero, or pass NULL,
 // for the defaults.
@@ -331,6 +358,18 @@ typedef struct {
   // Not 0: pages are not touched now, but by the first transfer.
   uint32_t no_prefault;
 } dp_memory_options;
+
+// How persistent memory is opened. Set `size` to `sizeof(dp_pmem_options)` and the rest to zero, or
+// pass NULL, for all of an existing file of persistent memory.
+typedef struct {
+  // `sizeof(dp_pmem_options)`.
+  uint32_t size;
+  // Not 0: an ordinary file will do. As in any file, its bytes survive a power failure once
+  // `dp_pmem_sync` has returned, not once a transfer has.
+  uint32_t emulated;
+  // Bytes to map: a missing file is created, and a shorter one is extended; 0 for all that exists.
+  uint64_t length;
+} dp_pmem_options;
 
 // The right to read or write the bytes of a place in memory. It belongs to the caller, who ends it
 // with `dp_lease_close`; the address is valid until then. Any thread may use it.
@@ -409,12 +448,18 @@ typedef struct {
   dp_sort_progress progress;
   // What `progress` is called with.
   void *user;
+  // Is given the whole report as JSON when the output is complete, or NULL.
+  dp_text_told report;
+  // What `report` is called with.
+  void *report_user;
 } dp_sort_options;
 
 // A request as `write(2)` on the descriptor takes it, one a packet. Its answer is a
-// `dp_completion_message`.
+// `dp_completion_message`. The answer to a packet of another length is DP_INVALID_INPUT with the
+// token `UINT64_MAX`, except that one byte has no answer: the library wakes itself with it.
 typedef struct {
-  // Comes back with the completion.
+  // Comes back with the completion. `dp_pipe_fd_submit` counts its tokens from 0: a program that
+  // also writes requests itself gives those others, such as numbers from 2^63 on.
   uint64_t token;
   // Offset in the source, in bytes.
   uint64_t source;
@@ -578,8 +623,13 @@ uint64_t dp_error_bytes_done(dp_error error);
 // Returns the whole text of an error, in UTF-8. It is valid until the error is closed.
 const char *dp_error_message(dp_error error);
 
-// Makes an error, for a callback to return. `message` is UTF-8; `kind` is a `dp_error_kind`.
+// Makes an error, for a callback to return. `kind` is a `dp_error_kind`; one that is not is
+// DP_SYSTEM. In `message`, what is not UTF-8 is replaced.
 dp_error dp_error_new(uint32_t kind, const char *message);
+
+// As `dp_error_new`, with what else the error has: for passing on an error with all of its parts.
+// Facts that make no sense are ignored; NULL for none.
+dp_error dp_error_new_with(uint32_t kind, const char *message, const dp_error_facts *facts);
 
 // Ends an error. Success (0) is no error and is ignored, and so is an error that was closed.
 void dp_error_close(dp_error error);
@@ -634,6 +684,16 @@ dp_error dp_graph_run(dp_runtime runtime,
                       char *text,
                       size_t capacity,
                       size_t *len);
+
+// As `dp_graph_run`; `told(user, text, len)` is given the whole report, however long it is.
+//
+// Errors: as `dp_graph_run`; what `told` returned.
+dp_error dp_graph_run_told(dp_runtime runtime,
+                           dp_graph graph,
+                           uint64_t items,
+                           uint32_t format,
+                           dp_text_told told,
+                           void *user);
 
 // Gives the number of an item, from 0.
 uint64_t dp_item_index(const dp_item *item);
@@ -806,7 +866,7 @@ dp_error dp_pipe_close(dp_pipe pipe);
 
 // Allocates main memory: zeroed, prefaulted, on huge pages where the kernel has them.
 //
-// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY for more bytes than there are.
 dp_error dp_dram_allocate(uint64_t len, const dp_memory_options *options, dp_place *place);
 
 // Takes `len` bytes of the caller's at `address` as a place. `release(user)`, if it is not NULL, is
@@ -814,7 +874,8 @@ dp_error dp_dram_allocate(uint64_t len, const dp_memory_options *options, dp_pla
 // is; or before this function returns, if it fails. Until then the bytes must stay valid, and
 // nobody may access them while a lease or a transfer holds them.
 //
-// Errors: DP_INVALID_INPUT for 0 bytes and NULL.
+// Errors: DP_INVALID_INPUT for 0 bytes and NULL; DP_OUT_OF_RANGE for bytes beyond the addresses of
+// a process.
 dp_error dp_dram_foreign(void *address,
                          uint64_t len,
                          void (*release)(void *user),
@@ -866,10 +927,20 @@ dp_error dp_ssd_preallocate(dp_place place, uint64_t len);
 // Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no file.
 dp_error dp_ssd_sync(dp_place place);
 
-// Opens a file of persistent memory (or another file, as emulated persistent memory) as a place.
+// Opens a file of persistent memory as a place: a file of a file system that is mounted with DAX,
+// or a DAX device. `options` may have any ordinary file stand in for it.
 //
-// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
-dp_error dp_pmem_open(const char *path, dp_place *place);
+// Errors: DP_UNAVAILABLE for an ordinary file without `emulated`; DP_INVALID_INPUT for an empty file
+// without `length`; DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
+dp_error dp_pmem_open(const char *path,
+                      const dp_pmem_options *options,
+                      dp_place *place);
+
+// Waits until what was written to persistent memory survives a power failure. It is needed where
+// an ordinary file stands in for it, and for bytes that were not written by a transfer.
+//
+// Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no persistent memory.
+dp_error dp_pmem_sync(dp_place place);
 
 // Opens several places that are used as one, such as `"dram:1G,/fast,/large:100G"`: the library
 // chooses where bytes go. With `by_cost` not 0 the places are ordered by the cost of this machine's

@@ -3,26 +3,33 @@
  *
  * Objects are moved, not copied. Functions throw datapipes::error. One object may be used by several
  * threads at once, like its handle in C, but not while it is moved or destroyed.
+ *
+ * Name the namespace (`namespace dp = datapipes;`). With `using namespace datapipes` the names pipe
+ * and log are ambiguous beside those of unistd.h and cmath.
  */
 #ifndef DATAPIPES_HPP
 #define DATAPIPES_HPP
+
+#if __cplusplus < 202002L || !defined(__cpp_impl_coroutine) || !defined(__cpp_exceptions)
+#error "datapipes.hpp needs C++20 with exceptions (-std=c++20); datapipes.h serves all else"
+#else
 
 #include <array>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <string_view>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -69,14 +76,34 @@ inline void check(dp_error result) {
 
 namespace detail {
 
-/* Calls a function of the program's from the library: what it throws becomes an error. */
+/* An error of the C interface with these parts. */
+inline dp_error made(
+    dp_error_kind kind, const char *what, int errno_number, std::optional<std::uint64_t> offset = {},
+    std::uint64_t bytes_done = 0) noexcept {
+    dp_error_facts facts{};
+    facts.size = sizeof facts;
+    facts.errno_number = errno_number;
+    facts.has_offset = offset.has_value();
+    facts.offset = offset.value_or(0);
+    facts.bytes_done = bytes_done;
+    return dp_error_new_with(kind, what, &facts);
+}
+
+/* Calls a function of the program's from the library: what it throws becomes an error, and an
+ * error of the library stays what it is. */
 template <class Work>
 dp_error guarded(Work &&work) noexcept {
     try {
         work();
         return dp_error{0};
     } catch (const error &e) {
-        return dp_error_new(e.kind(), e.what());
+        return made(e.kind(), e.what(), e.errno_number(), e.offset(), e.bytes_done());
+    } catch (const std::bad_alloc &e) {
+        return dp_error_new(DP_OUT_OF_MEMORY, e.what());
+    } catch (const std::system_error &e) {
+        const auto &of = e.code().category();
+        bool is_errno = of == std::system_category() || of == std::generic_category();
+        return made(DP_SYSTEM, e.what(), is_errno ? e.code().value() : 0);
     } catch (const std::exception &e) {
         return dp_error_new(DP_PANICKED, e.what());
     } catch (...) {
@@ -133,6 +160,11 @@ std::string text_of(Copy &&copy) {
     }
 }
 
+/* Takes a whole text of the library into the string at `user`. */
+inline dp_error take_text(void *user, const char *text, std::size_t len) noexcept {
+    return guarded([&] { static_cast<std::string *>(user)->assign(text, len); });
+}
+
 }  // namespace detail
 
 /* What a transfer moves, in bytes. */
@@ -149,15 +181,17 @@ class read_lease : public detail::owned<dp_lease, dp_lease_close> {
         check(dp_lease_read(place, &handle_, &address, &len));
         bytes_ = {static_cast<const std::byte *>(address), len};
     }
-    std::span<const std::byte> bytes() const noexcept { return bytes_; }
+    /* None once the lease was moved away. */
+    std::span<const std::byte> bytes() const noexcept { return *this ? bytes_ : std::span<const std::byte>(); }
     /* The bytes as numbers; throws if address or length do not fit. */
     template <class T>
     std::span<const T> as() const {
         static_assert(std::is_arithmetic_v<T>);
-        if (reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) != 0 || bytes_.size() % sizeof(T) != 0) {
+        auto held = bytes();
+        if (reinterpret_cast<std::uintptr_t>(held.data()) % alignof(T) != 0 || held.size() % sizeof(T) != 0) {
             throw error(dp_error_new(DP_MISALIGNED, "view: the bytes are not a whole number of aligned elements"));
         }
-        return {reinterpret_cast<const T *>(bytes_.data()), bytes_.size() / sizeof(T)};
+        return {reinterpret_cast<const T *>(held.data()), held.size() / sizeof(T)};
     }
 
   private:
@@ -173,15 +207,17 @@ class write_lease : public detail::owned<dp_lease, dp_lease_close> {
         check(dp_lease_write(place, &handle_, &address, &len));
         bytes_ = {static_cast<std::byte *>(address), len};
     }
-    std::span<std::byte> bytes() const noexcept { return bytes_; }
+    /* None once the lease was moved away. */
+    std::span<std::byte> bytes() const noexcept { return *this ? bytes_ : std::span<std::byte>(); }
     /* The bytes as numbers; throws if address or length do not fit. */
     template <class T>
     std::span<T> as() const {
         static_assert(std::is_arithmetic_v<T>);
-        if (reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) != 0 || bytes_.size() % sizeof(T) != 0) {
+        auto held = bytes();
+        if (reinterpret_cast<std::uintptr_t>(held.data()) % alignof(T) != 0 || held.size() % sizeof(T) != 0) {
             throw error(dp_error_new(DP_MISALIGNED, "view: the bytes are not a whole number of aligned elements"));
         }
-        return {reinterpret_cast<T *>(bytes_.data()), bytes_.size() / sizeof(T)};
+        return {reinterpret_cast<T *>(held.data()), held.size() / sizeof(T)};
     }
 
   private:
@@ -253,10 +289,18 @@ class ssd : public place {
     void sync() { check(dp_ssd_sync(handle_)); }
 };
 
-/* A file of persistent memory. */
+/* A file of persistent memory. With `emulated` an ordinary file will do, whose bytes survive a power
+ * failure once `sync` has returned. With a length a missing file is created. */
 class pmem : public memory {
   public:
-    explicit pmem(const std::filesystem::path &path) { check(dp_pmem_open(path.c_str(), &handle_)); }
+    explicit pmem(const std::filesystem::path &path, bool emulated = false, std::uint64_t length = 0) {
+        dp_pmem_options options{};
+        options.size = sizeof options;
+        options.emulated = emulated;
+        options.length = length;
+        check(dp_pmem_open(path.c_str(), &options, &handle_));
+    }
+    void sync() { check(dp_pmem_sync(handle_)); }
 };
 
 /* Memory on a NUMA node. */
@@ -342,6 +386,8 @@ class future : public detail::owned<dp_future, dp_future_close> {
         auto kept = std::make_unique<Told>(std::move(told));
         dp_future_on_done(release(), call<Told>, kept.release());
     }
+    /* Not for a thread of the runtime: in a function that `then` calls, or in a coroutine after
+     * `co_await`, its `get` would wait for the thread that it runs on. `wait` may be called there. */
     std::future<void> as_std_future() {
         std::promise<void> promise;
         auto made = promise.get_future();
@@ -476,13 +522,13 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
     /* Calls `work(core)` on every core at once, each call on a thread bound to its core. */
     template <class Work>
     void each_core(Work &&work) const {
-        using Held = std::remove_reference_t<Work>;
+        auto *held = std::addressof(work);  // Of a function, too, whose address is no void *.
         check(dp_machine_each_core(
             handle_,
             [](std::uint32_t core, void *user) {
-                return detail::guarded([&] { (*static_cast<Held *>(user))(core); });
+                return detail::guarded([&] { (**static_cast<decltype(held) *>(user))(core); });
             },
-            const_cast<void *>(static_cast<const void *>(std::addressof(work)))));
+            &held));
     }
     /* A core's private cache, over memory that backs it. */
     memory core_cache(std::uint32_t core, const memory &backing, std::uint32_t level = 0) const {
@@ -522,12 +568,11 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         for (const auto &input : inputs) {
             names.push_back(input.c_str());
         }
+        std::string report;
         options.size = sizeof options;
-        std::string report(std::size_t{64} << 10, '\0');
-        std::size_t len = 0;
-        check(dp_sort(
-            handle_, names.data(), names.size(), output.c_str(), &options, report.data(), report.size(), &len));
-        report.resize(std::min(len, report.size() - 1));
+        options.report = detail::take_text;
+        options.report_user = &report;
+        check(dp_sort(handle_, names.data(), names.size(), output.c_str(), &options, nullptr, 0, nullptr));
         return report;
     }
 
@@ -624,10 +669,8 @@ class runtime : public detail::owned<dp_runtime, dp_runtime_close> {
     }
     /* Runs items through a graph; returns the report. */
     std::string run(const graph &what, std::uint64_t items) const {
-        std::string report(std::size_t{16} << 10, '\0');
-        std::size_t len = 0;
-        check(dp_graph_run(handle_, what.handle(), items, DP_TEXT, report.data(), report.size(), &len));
-        report.resize(std::min(len, report.size() - 1));
+        std::string report;
+        check(dp_graph_run_told(handle_, what.handle(), items, DP_TEXT, detail::take_text, &report));
         return report;
     }
     void drain() const { check(dp_runtime_drain(handle_)); }
@@ -714,4 +757,5 @@ class log_reader : public detail::owned<dp_log_reader, dp_log_reader_close> {
 
 }  // namespace datapipes
 
+#endif
 #endif

@@ -13,6 +13,7 @@ use crate::handles::Table;
 use crate::machine::Shared;
 use crate::pipe::dp_span;
 use crate::process_lock::ProcessLock;
+use crate::report::{dp_text_told, tell};
 use crate::runtime::{RUNTIME_PIPES, RUNTIMES, dp_runtime, dp_runtime_pipe};
 
 /// A graph of stages. It belongs to the caller, who closes it with `dp_graph_close`. One thread at a
@@ -251,6 +252,26 @@ pub unsafe extern "C" fn dp_graph_run(
         // SAFETY: the header says what the pointers are.
         unsafe { arguments::copy_text(&shown, text, capacity, len) };
         Ok(())
+    })
+}
+
+/// As `dp_graph_run`; `told(user, text, len)` is given the whole report, however long it is.
+///
+/// Errors: as `dp_graph_run`; what `told` returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_graph_run_told(
+    runtime: dp_runtime,
+    graph: dp_graph,
+    items: u64,
+    format: u32,
+    told: dp_text_told,
+    user: *mut c_void,
+) -> dp_error {
+    enter(|| {
+        arguments::format_of(format)?;
+        let runtime = RUNTIMES.get(runtime.id)?;
+        let report = with(graph, |declared| runtime.run(&declared.graph, items))?;
+        tell(told, user, arguments::shown(&report, serde_json::to_string(&report), format)?)
     })
 }
 

@@ -30,6 +30,7 @@ mod machine;
 mod pipe;
 mod place;
 mod process_lock;
+mod report;
 mod runtime;
 mod sort;
 
@@ -43,6 +44,7 @@ pub use log::*;
 pub use machine::*;
 pub use pipe::*;
 pub use place::*;
+pub use report::dp_text_told;
 pub use runtime::*;
 pub use sort::*;
 

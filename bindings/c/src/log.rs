@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datapipes::durable::log::{Log, LogFolder, LogOptions, LogReader};
 use datapipes::{Error, ErrorKind, Result};
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
@@ -56,9 +56,7 @@ pub struct dp_log_options {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_log_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_log_options { size, batch_bytes, segment_bytes });
 }
 
 fn open_log(log: dp_log) -> Result<Arc<Log>> {
@@ -103,6 +101,7 @@ pub unsafe extern "C" fn dp_log_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_log_append(log: dp_log, record: *const c_void, len: usize, number: *mut u64) -> dp_error {
     enter(|| {
+        arguments::check_optional(number, "number")?;
         // SAFETY: the header says what the pointers are.
         let record = unsafe { arguments::slice(record.cast::<u8>(), len, "record")? };
         let given = open_log(log)?.append(record)?.number();
@@ -125,6 +124,7 @@ pub unsafe extern "C" fn dp_log_append_durable(
     number: *mut u64,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(number, "number")?;
         // SAFETY: the header says what the pointers are.
         let record = unsafe { arguments::slice(record.cast::<u8>(), len, "record")? };
         let given = open_log(log)?.append_durable(record)?;

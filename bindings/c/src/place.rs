@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use datapipes::memory::Region;
 use datapipes::{
     CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, Lease, LeaseMut, Locator, MapOptions, NumaMemory, Pages,
-    Pmem, Result, Ssd, StageOrder, StagePlace, Staging,
+    Pmem, PmemOptions, Result, Ssd, StageOrder, StagePlace, Staging,
 };
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
@@ -102,8 +102,11 @@ unsafe fn make(place: *mut dp_place, make: impl FnOnce() -> Result<Place>) -> dp
     })
 }
 
+/// A length of memory. No process has more than `isize::MAX` bytes.
 fn len_of(len: u64) -> Result<usize> {
-    usize::try_from(len).map_err(|_| Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes of memory")))
+    let most = isize::MAX as usize;
+    let fits = usize::try_from(len).ok().filter(|len| *len <= most);
+    fits.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes of memory")))
 }
 
 /// How memory is allocated. Set `size` to `sizeof(dp_memory_options)` and the rest to zero, or pass
@@ -121,14 +124,12 @@ pub struct dp_memory_options {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_memory_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_memory_options { size, small_pages, no_prefault });
 }
 
 /// Allocates main memory: zeroed, prefaulted, on huge pages where the kernel has them.
 ///
-/// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+/// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY for more bytes than there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_dram_allocate(
     len: u64,
@@ -151,7 +152,8 @@ pub unsafe extern "C" fn dp_dram_allocate(
 /// is; or before this function returns, if it fails. Until then the bytes must stay valid, and
 /// nobody may access them while a lease or a transfer holds them.
 ///
-/// Errors: DP_INVALID_INPUT for 0 bytes and NULL.
+/// Errors: DP_INVALID_INPUT for 0 bytes and NULL; DP_OUT_OF_RANGE for bytes beyond the addresses of
+/// a process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_dram_foreign(
     address: *mut c_void,
@@ -164,12 +166,13 @@ pub unsafe extern "C" fn dp_dram_foreign(
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let len = len_of(len)?;
+            let refused = |kind| Error::new(kind, "take memory", format!("{len} bytes at {address:p}"));
             let (Some(start), 1..) = (NonNull::new(address.cast::<u8>()), len) else {
-                return Err(Error::new(ErrorKind::InvalidInput, "take memory", format!("{len} bytes at {address:p}")));
+                return Err(refused(ErrorKind::InvalidInput));
             };
-            if (address as usize).checked_add(len).is_none() || isize::try_from(len).is_err() {
-                return Err(Error::new(ErrorKind::OutOfRange, "take memory", format!("{len} bytes at {address:p}")));
+            let len = len_of(len).map_err(|_| refused(ErrorKind::OutOfRange))?;
+            if (address as usize).checked_add(len).is_none() {
+                return Err(refused(ErrorKind::OutOfRange));
             }
             let region = Region::foreign(start, len, Box::new(keeper));
             Ok(Place::Dram(Dram::over(region.range(0, len)?)))
@@ -267,13 +270,16 @@ pub enum dp_access {
     DP_CACHED = 2,
 }
 
-fn with_access(ssd: Ssd, access: u32) -> Result<Place> {
-    let access = match access {
-        0 => FileAccess::Auto,
-        1 => FileAccess::Direct,
-        2 => FileAccess::Cached,
-        other => return Err(Error::new(ErrorKind::InvalidInput, "open", format!("{other} is no dp_access"))),
-    };
+fn access_of(number: u32) -> Result<FileAccess> {
+    match number {
+        0 => Ok(FileAccess::Auto),
+        1 => Ok(FileAccess::Direct),
+        2 => Ok(FileAccess::Cached),
+        other => Err(Error::new(ErrorKind::InvalidInput, "open", format!("{other} is no dp_access"))),
+    }
+}
+
+fn with_access(ssd: Ssd, access: FileAccess) -> Result<Place> {
     if access == FileAccess::Auto { Ok(Place::Ssd(ssd)) } else { ssd.with_access(access).map(Place::Ssd) }
 }
 
@@ -286,6 +292,7 @@ pub unsafe extern "C" fn dp_ssd_open(path: *const c_char, mode: u32, access: u32
     unsafe {
         make(place, || {
             let path = arguments::path(path, "path")?;
+            let access = access_of(access)?; // Opening may create a file or empty it.
             let ssd = match mode {
                 0 => Ssd::open(path),
                 1 => Ssd::open_rw(path),
@@ -313,7 +320,7 @@ pub unsafe extern "C" fn dp_ssd_from_descriptor(
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let name = arguments::path(name, "name")?;
+            let (name, access) = (arguments::path(name, "name")?, access_of(access)?);
             with_access(Ssd::from_fd(duplicate(descriptor)?, name)?, access)
         })
     }
@@ -353,13 +360,63 @@ pub extern "C" fn dp_ssd_sync(place: dp_place) -> dp_error {
     enter(|| ssd_of(&*PLACES.get(place.id)?, "sync")?.sync())
 }
 
-/// Opens a file of persistent memory (or another file, as emulated persistent memory) as a place.
+/// How persistent memory is opened. Set `size` to `sizeof(dp_pmem_options)` and the rest to zero, or
+/// pass NULL, for all of an existing file of persistent memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_pmem_options {
+    /// `sizeof(dp_pmem_options)`.
+    pub size: u32,
+    /// Not 0: an ordinary file will do. As in any file, its bytes survive a power failure once
+    /// `dp_pmem_sync` has returned, not once a transfer has.
+    pub emulated: u32,
+    /// Bytes to map: a missing file is created, and a shorter one is extended; 0 for all that exists.
+    pub length: u64,
+}
+
+// SAFETY: the fields are numbers.
+unsafe impl Options for dp_pmem_options {
+    const FIELDS: &'static [Field] = fields!(dp_pmem_options { size, emulated, length });
+}
+
+/// Opens a file of persistent memory as a place: a file of a file system that is mounted with DAX,
+/// or a DAX device. `options` may have any ordinary file stand in for it.
 ///
-/// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
+/// Errors: DP_UNAVAILABLE for an ordinary file without `emulated`; DP_INVALID_INPUT for an empty file
+/// without `length`; DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dp_pmem_open(path: *const c_char, place: *mut dp_place) -> dp_error {
+pub unsafe extern "C" fn dp_pmem_open(
+    path: *const c_char,
+    options: *const dp_pmem_options,
+    place: *mut dp_place,
+) -> dp_error {
     // SAFETY: the header says what the pointers are.
-    unsafe { make(place, || Pmem::open(arguments::path(path, "path")?).map(Place::Pmem)) }
+    unsafe {
+        make(place, || {
+            let (path, asked) = (arguments::path(path, "path")?, arguments::options(options, "options")?);
+            let emulated = asked.emulated != 0;
+            let length = (asked.length != 0).then_some(asked.length);
+            let opened = Pmem::open_with(path, PmemOptions::default().emulated(emulated).len(length));
+            opened.map(Place::Pmem).map_err(|error| match error.kind() {
+                ErrorKind::Unavailable if !emulated => {
+                    error.with_advice("set `emulated` in dp_pmem_options: then an ordinary file will do")
+                }
+                _ => error,
+            })
+        })
+    }
+}
+
+/// Waits until what was written to persistent memory survives a power failure. It is needed where
+/// an ordinary file stands in for it, and for bytes that were not written by a transfer.
+///
+/// Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no persistent memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_pmem_sync(place: dp_place) -> dp_error {
+    enter(|| match &*PLACES.get(place.id)? {
+        Place::Pmem(pmem) => pmem.sync(),
+        _ => Err(wrong("sync", "persistent memory")),
+    })
 }
 
 /// Opens several places that are used as one, such as `"dram:1G,/fast,/large:100G"`: the library
@@ -494,6 +551,7 @@ pub unsafe extern "C" fn dp_lease_read(
     enter(|| {
         arguments::check(lease, "lease")?;
         arguments::check(address, "address")?;
+        arguments::check_optional(len, "len")?;
         let held = dram_of(&*PLACES.get(place.id)?, "lease")?.lease()?;
         let (at, bytes) = (held.as_ptr().cast::<c_void>(), held.len());
         let id = LEASES.put(Mutex::new(Held::Read(held)))?;
@@ -522,6 +580,7 @@ pub unsafe extern "C" fn dp_lease_write(
     enter(|| {
         arguments::check(lease, "lease")?;
         arguments::check(address, "address")?;
+        arguments::check_optional(len, "len")?;
         let mut held = dram_of(&*PLACES.get(place.id)?, "lease")?.lease_mut()?;
         let (at, bytes) = (held.as_mut_ptr().cast::<c_void>(), held.len());
         let id = LEASES.put(Mutex::new(Held::Write(held)))?;

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use datapipes::runtime::RuntimeOptions;
 use datapipes::{ConnectOptions, Error, ErrorKind, Handle, PriorityClass, Result, Runtime, RuntimePipe, ServiceLevel};
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
@@ -67,9 +67,7 @@ pub struct dp_runtime_options {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_runtime_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_runtime_options { size, copiers, blocking, queue });
 }
 
 /// Starts a runtime.
@@ -136,9 +134,7 @@ pub struct dp_service {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_service {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_service { size, priority, at_least, at_most, queue, reserved });
 }
 
 /// # Safety
@@ -149,6 +145,7 @@ pub(crate) unsafe fn connect_options(
 ) -> Result<ConnectOptions> {
     // SAFETY: the caller of this function says so.
     let (constraints, asked) = unsafe { (constraints_of(constraints)?, arguments::options(service, "service")?) };
+    arguments::unused(asked.reserved, "service")?;
     let class = match asked.priority {
         0 => PriorityClass::Normal,
         1 => PriorityClass::Latency,
@@ -318,6 +315,7 @@ pub unsafe extern "C" fn dp_future_on_done(future: dp_future, callback: dp_callb
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_future_cancel(future: dp_future, stopped: *mut u32) -> dp_error {
     enter(|| {
+        arguments::check_optional(stopped, "stopped")?;
         let outcome = ended(future)?.cancel()?;
         if !stopped.is_null() {
             let is_stopped = matches!(outcome, datapipes::runtime::Cancelled::Stopped { .. });
