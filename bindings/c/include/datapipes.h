@@ -99,7 +99,7 @@ typedef enum {
 typedef enum {
   // Decided at connect, by residency and size.
   DP_AUTO = 0,
-  // Past the page cache; connecting fails where the file system cannot.
+  // Past the page cache; opening fails where the file system cannot.
   DP_DIRECT = 1,
   // Through the page cache.
   DP_CACHED = 2,
@@ -900,7 +900,9 @@ dp_error dp_core_cache(dp_machine machine,
 
 // Opens a file or a block device. `mode` is a `dp_open_mode`, `access` a `dp_access`.
 //
-// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file.
+// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file;
+// DP_UNAVAILABLE for DP_DIRECT where the file system cannot: this is seen only when the file is
+// open, so that a mode that creates or empties has done so.
 dp_error dp_ssd_open(const char *path, uint32_t mode, uint32_t access, dp_place *place);
 
 // Makes an open file a place. The descriptor is duplicated and stays the caller's. `name` is for

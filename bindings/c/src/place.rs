@@ -264,7 +264,7 @@ pub enum dp_open_mode {
 pub enum dp_access {
     /// Decided at connect, by residency and size.
     DP_AUTO = 0,
-    /// Past the page cache; connecting fails where the file system cannot.
+    /// Past the page cache; opening fails where the file system cannot.
     DP_DIRECT = 1,
     /// Through the page cache.
     DP_CACHED = 2,
@@ -285,7 +285,9 @@ fn with_access(ssd: Ssd, access: FileAccess) -> Result<Place> {
 
 /// Opens a file or a block device. `mode` is a `dp_open_mode`, `access` a `dp_access`.
 ///
-/// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file.
+/// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file;
+/// DP_UNAVAILABLE for DP_DIRECT where the file system cannot: this is seen only when the file is
+/// open, so that a mode that creates or empties has done so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_ssd_open(path: *const c_char, mode: u32, access: u32, place: *mut dp_place) -> dp_error {
     // SAFETY: the header says what the pointers are.
