@@ -359,18 +359,6 @@ typedef struct {
   uint32_t no_prefault;
 } dp_memory_options;
 
-// How persistent memory is opened. Set `size` to `sizeof(dp_pmem_options)` and the rest to zero, or
-// pass NULL, for all of an existing file of persistent memory.
-typedef struct {
-  // `sizeof(dp_pmem_options)`.
-  uint32_t size;
-  // Not 0: an ordinary file will do. As in any file, its bytes survive a power failure once
-  // `dp_pmem_sync` has returned, not once a transfer has.
-  uint32_t emulated;
-  // Bytes to map: a missing file is created, and a shorter one is extended; 0 for all that exists.
-  uint64_t length;
-} dp_pmem_options;
-
 // The right to read or write the bytes of a place in memory. It belongs to the caller, who ends it
 // with `dp_lease_close`; the address is valid until then. Any thread may use it.
 typedef struct {
@@ -402,6 +390,14 @@ typedef struct {
 // It is called once, by a thread of the runtime or by the thread that asked. It may call the
 // library, and must neither throw nor jump out.
 typedef void (*dp_callback)(void *user, dp_error result);
+
+// A connection to the service `dpiped`, which moves bytes for all programs of a machine. It belongs
+// to the caller, who closes it with `dp_client_close`. Any number of threads may use it at once;
+// their requests take turns.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_client;
 
 // Is told how far a sort is, about ten times a second, by the thread that called `dp_sort`. The sort
 // stops with DP_INTERRUPTED if it returns anything but 0.
@@ -590,20 +586,32 @@ dp_error dp_pipe_fd_descriptor(dp_pipe_fd pipe, int32_t *descriptor);
 // completion.
 //
 // Errors: DP_BUSY while the descriptor is not writable. What starting the transfer meets comes as
-// its completion.
+// its completion. A service's pipe also refuses spans beyond its memory (DP_OUT_OF_RANGE) and bytes
+// that are leased in this process (DP_BUSY) at once.
 dp_error dp_pipe_fd_submit(dp_pipe_fd pipe, dp_span span, uint64_t *token);
 
 // Takes a transfer that is done, if there is one; it does not block. `*is_there` becomes 0 or 1.
 //
-// Errors: DP_UNAVAILABLE where the runtime is gone.
+// Errors: DP_UNAVAILABLE where the runtime or the service is gone.
 dp_error dp_pipe_fd_complete(dp_pipe_fd pipe, dp_completion *completion, uint32_t *is_there);
 
 // Sleeps until a transfer is done, and takes it.
 //
-// Errors: DP_UNAVAILABLE where the runtime is gone.
+// Errors: DP_UNAVAILABLE where the runtime or the service is gone.
 dp_error dp_pipe_fd_complete_wait(dp_pipe_fd pipe, dp_completion *completion);
 
-// Ends a pipe and closes its descriptor.
+// Copies the route of a pipe, with reasons, as `snprintf` does; `*len` becomes its whole length.
+// `format` is a `dp_format`. The route of a service's pipe is text only, as the service describes
+// it.
+//
+// Errors: DP_UNSUPPORTED for the JSON of a service's pipe.
+dp_error dp_pipe_fd_route(dp_pipe_fd pipe,
+                          uint32_t format,
+                          char *text,
+                          size_t capacity,
+                          size_t *len);
+
+// Ends a pipe and closes its descriptor. It waits for the transfers of a service's pipe.
 //
 // Errors: DP_INVALID_INPUT for a pipe that was closed.
 dp_error dp_pipe_fd_close(dp_pipe_fd pipe);
@@ -822,15 +830,17 @@ dp_error dp_connect(dp_machine machine,
 dp_error dp_pipe_transfer(dp_pipe pipe,
                           dp_span span);
 
-// Moves many spans, several at once where the device has a queue; returns when all are done. If
-// `failed` is not NULL, it becomes the index of the span whose error is returned, the lowest of
-// those that failed. `*bytes`, if it is not NULL, becomes the bytes of the spans that succeeded.
+// Moves many spans; returns when all are there. Where the route has a queue, many are under way at
+// once, in no particular order; neighbors that continue each other at both ends are moved as one.
+// `*bytes`, if it is not NULL, becomes the number of their bytes.
 //
-// Errors: the error of the first span that failed; others were carried out nonetheless.
+// Errors: before anything moves, DP_OUT_OF_RANGE for a span beyond an end, DP_INVALID_INPUT for spans
+// that write the same bytes; later, the error of the failed span that comes first, after everything
+// that was started has ended. The text names the span's number, from 0, and `dp_error_bytes_done`
+// counts the bytes of all spans that were moved.
 dp_error dp_pipe_transfer_all(dp_pipe pipe,
                               const dp_span *spans,
                               size_t count,
-                              size_t *failed,
                               uint64_t *bytes);
 
 // Starts a transfer. Where the route has no queue, it is complete on return.
@@ -868,6 +878,17 @@ dp_error dp_pipe_close(dp_pipe pipe);
 //
 // Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY for more bytes than there are.
 dp_error dp_dram_allocate(uint64_t len, const dp_memory_options *options, dp_place *place);
+
+// Allocates main memory for `len` bytes at `offset` of a file, at an address that agrees with the
+// offset modulo a page: transfers from there, and of parts at the same distance, go past the page
+// cache without bouncing.
+//
+// Errors: as `dp_dram_allocate`; DP_INVALID_INPUT for a place that is no file.
+dp_error dp_dram_allocate_for(dp_place file,
+                              uint64_t offset,
+                              uint64_t len,
+                              const dp_memory_options *options,
+                              dp_place *place);
 
 // Takes `len` bytes of the caller's at `address` as a place. `release(user)`, if it is not NULL, is
 // called once: when nothing of the library refers to the bytes any more, by whatever thread that
@@ -929,13 +950,16 @@ dp_error dp_ssd_preallocate(dp_place place, uint64_t len);
 // Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no file.
 dp_error dp_ssd_sync(dp_place place);
 
-// Opens a file of persistent memory as a place: a file of a file system that is mounted with DAX,
-// or a DAX device. `options` may have any ordinary file stand in for it.
+// Opens a file of persistent memory, or a device such as `/dev/dax0.0`, as a place. It has the first
+// `len` bytes, and the file is made or made longer if need be; 0 for all that there are. With
+// `emulated` not 0 it may be any file, whose bytes survive a crash only once `dp_pmem_sync` has
+// returned.
 //
-// Errors: DP_UNAVAILABLE for an ordinary file without `emulated`; DP_INVALID_INPUT for an empty file
-// without `length`; DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
+// Errors: DP_UNAVAILABLE where stores would not be persistent; DP_NOT_FOUND, DP_PERMISSION_DENIED;
+// those of mmap(2).
 dp_error dp_pmem_open(const char *path,
-                      const dp_pmem_options *options,
+                      uint64_t len,
+                      uint32_t emulated,
                       dp_place *place);
 
 // Waits until what was written to persistent memory survives a power failure. It is needed where
@@ -980,16 +1004,33 @@ dp_error dp_place_name(dp_place place, char *text, size_t capacity, size_t *len)
 // Errors: DP_INVALID_INPUT for a place that was closed.
 dp_error dp_place_close(dp_place place);
 
+// Copies `len` bytes at `at` of a place in memory to `into`, also where leases are refused because
+// others may change the bytes (persistent memory, shared memory). The copy may mix old and new
+// bytes if they do meanwhile.
+//
+// Errors: DP_OUT_OF_RANGE; DP_BUSY while a lease or transfer may write them; DP_INVALID_INPUT for a
+// place that is not in memory.
+dp_error dp_place_read(dp_place place, uint64_t at, void *into, size_t len);
+
+// Copies `len` bytes at `from` to `at` of a place in memory, also where leases are refused.
+//
+// Errors: DP_OUT_OF_RANGE; DP_BUSY while a lease or transfer holds them; DP_INVALID_INPUT for a place
+// that is not in memory.
+dp_error dp_place_write(dp_place place,
+                        uint64_t at,
+                        const void *from,
+                        size_t len);
+
 // Leases the bytes of a place in memory for reading: `*len` bytes at `*address`.
 //
 // Errors: DP_BUSY while another lease or transfer may write them; DP_UNSUPPORTED for bytes that
-// others may change (persistent memory).
+// others may change (persistent memory, shared memory).
 dp_error dp_lease_read(dp_place place, dp_lease *lease, const void **address, size_t *len);
 
 // Leases the bytes of a place in memory for writing: `*len` bytes at `*address`.
 //
 // Errors: DP_BUSY while another lease or transfer holds them; DP_UNSUPPORTED for bytes that others
-// may change (persistent memory).
+// may change (persistent memory, shared memory).
 dp_error dp_lease_write(dp_place place, dp_lease *lease, void **address, size_t *len);
 
 // Ends a lease. Its address must not be used any more.
@@ -1082,6 +1123,59 @@ dp_error dp_runtime_drain(dp_runtime runtime);
 //
 // Errors: DP_INVALID_INPUT for a runtime that was closed.
 dp_error dp_runtime_close(dp_runtime runtime);
+
+// Allocates memory that can be passed to the service: zeroed, on ordinary pages. In this process it
+// is a place like any other, but other processes may change its bytes, so leases on it are refused:
+// use `dp_place_read` and `dp_place_write`.
+//
+// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+dp_error dp_shared_memory_create(uint64_t len, dp_place *place);
+
+// Makes the whole of a memfd of the caller's a place that can be passed to the service. It must be
+// sealed against shrinking (`F_SEAL_SHRINK`). The descriptor is duplicated and stays the caller's.
+//
+// Errors: DP_INVALID_INPUT for another descriptor.
+dp_error dp_shared_memory_from_descriptor(int32_t descriptor, dp_place *place);
+
+// Gives the descriptor of memory that was made by the two functions before, for passing it to other
+// processes. It belongs to the place: do not close it.
+//
+// Errors: DP_INVALID_INPUT for another place.
+dp_error dp_shared_memory_descriptor(dp_place place, int32_t *descriptor);
+
+// Connects to the service whose socket is at `path`, or, with NULL, to the first that runs at
+// `$XDG_RUNTIME_DIR/dpiped.sock` and `/run/dpiped.sock`.
+//
+// Errors: DP_UNAVAILABLE where no service runs; DP_PERMISSION_DENIED; DP_BUSY where it has too many
+// clients; DP_UNSUPPORTED where it speaks another version.
+dp_error dp_client_connect(const char *path, dp_client *client);
+
+// Connects two places by a pipe that the service carries out: files, with the rights of their
+// descriptors, and shared memory. The other arguments are those of `dp_runtime_connect_fd`; the
+// `queue` of the service level must be 0. The pipe keeps the connection open. While a transfer is
+// under way, its bytes are leased in this process until its completion is taken.
+//
+// Errors: DP_INVALID_INPUT for a place that cannot be passed; DP_PERMISSION_DENIED for a descriptor
+// without the right; DP_BUSY where a limit is reached; DP_UNSUPPORTED; DP_UNAVAILABLE where the
+// service is gone.
+dp_error dp_client_connect_fd(dp_client client,
+                              dp_place source,
+                              dp_place target,
+                              const dp_constraints *constraints,
+                              const dp_service *service,
+                              uint64_t place,
+                              uint32_t depth,
+                              dp_pipe_fd *pipe);
+
+// Copies what the service is doing as JSON, as `snprintf` does; `*len` becomes the whole length.
+//
+// Errors: DP_UNAVAILABLE where the service is gone.
+dp_error dp_client_status(dp_client client, char *text, size_t capacity, size_t *len);
+
+// Ends a connection to the service, which stays open until its last pipe is closed.
+//
+// Errors: DP_INVALID_INPUT for a client that was closed.
+dp_error dp_client_close(dp_client client);
 
 // Sorts `count` files into one, which appears under its name when it is complete. `output` may be
 // one of the inputs. The report is copied as JSON, as `snprintf` does, if `report` is not NULL;

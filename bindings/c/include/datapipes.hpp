@@ -35,6 +35,19 @@
 
 #include "datapipes.h"
 
+/* ThreadSanitizer does not see how a library that was built without it orders what threads do. */
+#if defined(__SANITIZE_THREAD__)
+#define DATAPIPES_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define DATAPIPES_TSAN 1
+#endif
+#endif
+#ifdef DATAPIPES_TSAN
+extern "C" void __tsan_acquire(void *);
+extern "C" void __tsan_release(void *);
+#endif
+
 namespace datapipes {
 
 /* What failed, where, and how far it got. */
@@ -75,6 +88,19 @@ inline void check(dp_error result) {
 }
 
 namespace detail {
+
+/* What this thread did is seen by whoever takes `what` over. */
+inline void hand_over([[maybe_unused]] void *what) noexcept {
+#ifdef DATAPIPES_TSAN
+    __tsan_release(what);
+#endif
+}
+
+inline void take_over([[maybe_unused]] void *what) noexcept {
+#ifdef DATAPIPES_TSAN
+    __tsan_acquire(what);
+#endif
+}
 
 /* An error of the C interface with these parts. */
 inline dp_error made(
@@ -248,29 +274,18 @@ class memory : public place {
 
     read_lease lease() const { return read_lease(handle_); }
     write_lease lease_mut() const { return write_lease(handle_); }
+    /* Copies bytes at `at`, also where leases are refused because others may change them. */
+    void read(std::uint64_t at, std::span<std::byte> into) const {
+        check(dp_place_read(handle_, at, into.data(), into.size()));
+    }
+    void write(std::uint64_t at, std::span<const std::byte> from) const {
+        check(dp_place_write(handle_, at, from.data(), from.size()));
+    }
     /* The same bytes: `len` of them at `at`. */
     memory range(std::uint64_t at, std::uint64_t len) const {
         dp_place part;
         check(dp_place_range(handle_, at, len, &part));
         return memory(part);
-    }
-};
-
-/* Main memory. */
-class dram : public memory {
-  public:
-    /* Zeroed, prefaulted, on huge pages where the kernel has them. */
-    explicit dram(std::uint64_t len) { check(dp_dram_allocate(len, nullptr, &handle_)); }
-
-    /* Memory of the program; `keeper` is destroyed when the library has no more use for it. */
-    template <class Keeper>
-    static memory over(std::span<std::byte> bytes, Keeper keeper) {
-        auto kept = std::make_unique<Keeper>(std::move(keeper));
-        dp_place made;
-        // The function is called once, also if this fails.
-        check(dp_dram_foreign(
-            bytes.data(), bytes.size(), [](void *user) { delete static_cast<Keeper *>(user); }, kept.release(), &made));
-        return memory(made);
     }
 };
 
@@ -289,16 +304,37 @@ class ssd : public place {
     void sync() { check(dp_ssd_sync(handle_)); }
 };
 
+/* Main memory. */
+class dram : public memory {
+  public:
+    /* Zeroed, prefaulted, on huge pages where the kernel has them. */
+    explicit dram(std::uint64_t len) { check(dp_dram_allocate(len, nullptr, &handle_)); }
+
+    /* For `len` bytes at `offset` of a file, at an address with which they do not bounce. */
+    static memory allocate_for(const ssd &file, std::uint64_t offset, std::uint64_t len) {
+        dp_place made;
+        check(dp_dram_allocate_for(file.handle(), offset, len, nullptr, &made));
+        return memory(made);
+    }
+
+    /* Memory of the program; `keeper` is destroyed when the library has no more use for it. */
+    template <class Keeper>
+    static memory over(std::span<std::byte> bytes, Keeper keeper) {
+        auto kept = std::make_unique<Keeper>(std::move(keeper));
+        dp_place made;
+        // The function is called once, also if this fails.
+        check(dp_dram_foreign(
+            bytes.data(), bytes.size(), [](void *user) { delete static_cast<Keeper *>(user); }, kept.release(), &made));
+        return memory(made);
+    }
+};
+
 /* A file of persistent memory. With `emulated` an ordinary file will do, whose bytes survive a power
- * failure once `sync` has returned. With a length a missing file is created. */
+ * failure once `sync` has returned. With a length a missing file is made. */
 class pmem : public memory {
   public:
-    explicit pmem(const std::filesystem::path &path, bool emulated = false, std::uint64_t length = 0) {
-        dp_pmem_options options{};
-        options.size = sizeof options;
-        options.emulated = emulated;
-        options.length = length;
-        check(dp_pmem_open(path.c_str(), &options, &handle_));
+    explicit pmem(const std::filesystem::path &path, std::uint64_t len = 0, bool emulated = false) {
+        check(dp_pmem_open(path.c_str(), len, emulated, &handle_));
     }
     void sync() { check(dp_pmem_sync(handle_)); }
 };
@@ -307,6 +343,28 @@ class pmem : public memory {
 class numa_memory : public memory {
   public:
     numa_memory(std::uint32_t node, std::uint64_t len) { check(dp_numa_allocate(node, len, &handle_)); }
+};
+
+/* Memory that can be passed to the service. Others may change its bytes, so leases are refused: use
+ * `read` and `write`. */
+class shared_memory : public memory {
+  public:
+    explicit shared_memory(std::uint64_t len) { check(dp_shared_memory_create(len, &handle_)); }
+    /* A sealed memfd of the program's, whose descriptor is duplicated. */
+    static shared_memory from_descriptor(int descriptor) {
+        shared_memory made;
+        check(dp_shared_memory_from_descriptor(descriptor, &made.handle_));
+        return made;
+    }
+    /* The descriptor, which stays this object's. */
+    int descriptor() const {
+        std::int32_t number = -1;
+        check(dp_shared_memory_descriptor(handle_, &number));
+        return number;
+    }
+
+  private:
+    shared_memory() = default;
 };
 
 using constraints = dp_constraints;
@@ -343,10 +401,10 @@ class pipe : public detail::owned<dp_pipe, dp_pipe_close> {
         check(dp_pipe_start(handle_, what, &started));
         return datapipes::transfer(started);
     }
-    /* Moves many spans, several at once; returns the bytes. */
+    /* Moves many spans, several at once; returns the bytes. The text of an error names the span. */
     std::uint64_t transfer_all(std::span<const span> spans) const {
         std::uint64_t bytes = 0;
-        check(dp_pipe_transfer_all(handle_, spans.data(), spans.size(), nullptr, &bytes));
+        check(dp_pipe_transfer_all(handle_, spans.data(), spans.size(), &bytes));
         return bytes;
     }
     std::string route(dp_format format = DP_TEXT) const {
@@ -384,7 +442,9 @@ class future : public detail::owned<dp_future, dp_future_close> {
     template <class Told>
     void then(Told told) {
         auto kept = std::make_unique<Told>(std::move(told));
-        dp_future_on_done(release(), call<Told>, kept.release());
+        auto what = release();
+        detail::hand_over(kept.get());
+        dp_future_on_done(what, call<Told>, kept.release());
     }
     /* Not for a thread of the runtime: in a function that `then` calls, or in a coroutine after
      * `co_await`, its `get` would wait for the thread that it runs on. `wait` may be called there. */
@@ -424,6 +484,7 @@ class future : public detail::owned<dp_future, dp_future_close> {
   private:
     template <class Told>
     static void call(void *user, dp_error result) {
+        detail::take_over(user);
         std::unique_ptr<Told> told(static_cast<Told *>(user));
         auto failed = result.id == 0 ? std::exception_ptr() : std::make_exception_ptr(error(result));
         dp_error_close(detail::guarded([&] { (*told)(failed); }));
@@ -478,6 +539,12 @@ class pipe_fd : public detail::owned<dp_pipe_fd, dp_pipe_fd_close> {
         std::int32_t number = -1;
         check(dp_pipe_fd_descriptor(handle_, &number));
         return number;
+    }
+    /* The route of a service's pipe has a text only. */
+    std::string route(dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_pipe_fd_route(handle_, format, at, room, len);
+        });
     }
     std::uint64_t submit(span what) const {
         std::uint64_t token = 0;
@@ -674,6 +741,28 @@ class runtime : public detail::owned<dp_runtime, dp_runtime_close> {
         return report;
     }
     void drain() const { check(dp_runtime_drain(handle_)); }
+};
+
+/* A connection to the service `dpiped`. */
+class client : public detail::owned<dp_client, dp_client_close> {
+  public:
+    /* To the service that runs at one of the default paths. */
+    client() { check(dp_client_connect(nullptr, &handle_)); }
+    explicit client(const std::filesystem::path &socket) { check(dp_client_connect(socket.c_str(), &handle_)); }
+
+    /* Files and shared memory are passed; `name` comes back with the completions. */
+    pipe_fd connect_fd(
+        const place &source, const place &target, std::uint64_t name = 0, const constraints *demands = nullptr,
+        const service *level = nullptr, std::uint32_t depth = 0) const {
+        dp_pipe_fd made;
+        check(dp_client_connect_fd(handle_, source.handle(), target.handle(), demands, level, name, depth, &made));
+        return pipe_fd(made);
+    }
+    /* What the service is doing, as JSON. */
+    std::string status() const {
+        return detail::text_of(
+            [&](char *at, std::size_t room, std::size_t *len) { return dp_client_status(handle_, at, room, len); });
+    }
 };
 
 /* A cache of bytes in front of a file (Pipette, DAC'22). */

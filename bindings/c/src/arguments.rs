@@ -1,10 +1,12 @@
 //! What C passes: pointers that may be null, texts, arrays, structs that say their size.
 
 use std::ffi::{CStr, OsStr, c_char};
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use datapipes::{Error, ErrorKind, Result};
+use serde::Serialize;
 
 fn null(what: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, "call", format!("{what}: a null pointer"))
@@ -230,14 +232,32 @@ pub(crate) unsafe fn copy_text(text: &str, into: *mut c_char, capacity: usize, l
     }
 }
 
-/// What is asked for: its text, or its JSON.
-pub(crate) fn shown(
-    value: &(impl std::fmt::Display + ?Sized),
-    json: serde_json::Result<String>,
+/// Copies what is asked for, its text or its JSON, as [`copy_text`] does.
+///
+/// # Safety
+/// As [`copy_text`].
+pub(crate) unsafe fn show(
+    value: &(impl Display + Serialize),
     format: u32,
-) -> Result<String> {
+    into: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> Result<()> {
+    let text = shown(value, format)?;
+    // SAFETY: the caller of this function says so.
+    unsafe { copy_text(&text, into, capacity, len) };
+    Ok(())
+}
+
+/// What is asked for: the text of a value, or its JSON.
+pub(crate) fn shown(value: &(impl Display + Serialize), format: u32) -> Result<String> {
     match format_of(format)? {
         dp_format::DP_TEXT => Ok(value.to_string()),
-        dp_format::DP_JSON => json.map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string())),
+        dp_format::DP_JSON => json(value),
     }
+}
+
+/// A value as JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string()))
 }

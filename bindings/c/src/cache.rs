@@ -159,8 +159,7 @@ pub unsafe extern "C" fn dp_cache_metrics(
 ) -> dp_error {
     enter(|| {
         let metrics = CACHES.get(cache.id)?.metrics();
-        let shown =
-            serde_json::to_string(&metrics).map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string()))?;
+        let shown = arguments::json(&metrics)?;
         // SAFETY: the header says what the pointers are.
         unsafe { arguments::copy_text(&shown, text, capacity, len) };
         Ok(())

@@ -248,10 +248,8 @@ pub unsafe extern "C" fn dp_graph_run(
         arguments::format_of(format)?;
         let runtime = RUNTIMES.get(runtime.id)?;
         let report = with(graph, |declared| runtime.run(&declared.graph, items))?;
-        let shown = arguments::shown(&report, serde_json::to_string(&report), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(&report, format, text, capacity, len) }
     })
 }
 
@@ -271,7 +269,7 @@ pub unsafe extern "C" fn dp_graph_run_told(
         arguments::format_of(format)?;
         let runtime = RUNTIMES.get(runtime.id)?;
         let report = with(graph, |declared| runtime.run(&declared.graph, items))?;
-        tell(told, user, arguments::shown(&report, serde_json::to_string(&report), format)?)
+        tell(told, user, arguments::shown(&report, format)?)
     })
 }
 

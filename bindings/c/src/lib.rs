@@ -32,6 +32,7 @@ mod place;
 mod process_lock;
 mod report;
 mod runtime;
+mod service;
 mod sort;
 
 pub use arguments::dp_format;
@@ -46,6 +47,7 @@ pub use pipe::*;
 pub use place::*;
 pub use report::dp_text_told;
 pub use runtime::*;
+pub use service::*;
 pub use sort::*;
 
 /// The version of the interface: it grows when functions are added, and the first part changes

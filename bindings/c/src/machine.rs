@@ -227,10 +227,8 @@ pub unsafe extern "C" fn dp_explain(
         // SAFETY: the header says what the pointers are.
         let constraints = unsafe { constraints_of(constraints)? };
         let route = MACHINES.get(machine.id)?.explain(&*source, &*target, &constraints)?;
-        let shown = arguments::shown(&route, serde_json::to_string(&route), format)?;
         // SAFETY: as above.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(&route, format, text, capacity, len) }
     })
 }
 
@@ -247,9 +245,7 @@ pub unsafe extern "C" fn dp_machine_describe(
     enter(|| {
         let machine = MACHINES.get(machine.id)?;
         let topology = machine.topology();
-        let shown = arguments::shown(topology, serde_json::to_string(topology), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(topology, format, text, capacity, len) }
     })
 }

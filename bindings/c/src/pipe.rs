@@ -83,59 +83,34 @@ pub extern "C" fn dp_pipe_transfer(pipe: dp_pipe, span: dp_span) -> dp_error {
     enter(|| PIPES.get(pipe.id)?.transfer(span.into()))
 }
 
-/// Moves many spans, several at once where the device has a queue; returns when all are done. If
-/// `failed` is not NULL, it becomes the index of the span whose error is returned, the lowest of
-/// those that failed. `*bytes`, if it is not NULL, becomes the bytes of the spans that succeeded.
+/// Moves many spans; returns when all are there. Where the route has a queue, many are under way at
+/// once, in no particular order; neighbors that continue each other at both ends are moved as one.
+/// `*bytes`, if it is not NULL, becomes the number of their bytes.
 ///
-/// Errors: the error of the first span that failed; others were carried out nonetheless.
+/// Errors: before anything moves, DP_OUT_OF_RANGE for a span beyond an end, DP_INVALID_INPUT for spans
+/// that write the same bytes; later, the error of the failed span that comes first, after everything
+/// that was started has ended. The text names the span's number, from 0, and `dp_error_bytes_done`
+/// counts the bytes of all spans that were moved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_pipe_transfer_all(
     pipe: dp_pipe,
     spans: *const dp_span,
     count: usize,
-    failed: *mut usize,
     bytes: *mut u64,
 ) -> dp_error {
     enter(|| {
         let pipe = PIPES.get(pipe.id)?;
         // SAFETY: the header says what the pointers are.
         let spans = unsafe { arguments::slice(spans, count, "spans")? };
-        let mut done = 0u64;
-        let mut first: Option<(usize, Error)> = None;
-        let mut batch = pipe.batch();
-        // A bounded number of leases and requests at a time, however many spans there are.
-        for (round, part) in spans.chunks(MAX_AT_ONCE).enumerate() {
-            let begin = round * MAX_AT_ONCE;
-            batch.submit(part.iter().enumerate().map(|(at, span)| ((begin + at) as u64, Span::from(*span))));
-            while let Some(finished) = batch.next()? {
-                let at = usize::try_from(finished.tag).unwrap_or(usize::MAX);
-                match finished.result {
-                    Ok(()) => done = done.saturating_add(spans.get(at).map_or(0, |span| span.length)),
-                    Err(error) if first.as_ref().is_none_or(|(lowest, _)| at < *lowest) => first = Some((at, error)),
-                    Err(_) => {}
-                }
-            }
+        let spans: Vec<Span> = spans.iter().map(|span| Span::from(*span)).collect();
+        let moved = pipe.transfer_all(&spans)?;
+        if !bytes.is_null() {
+            // SAFETY: as above.
+            unsafe { bytes.write(moved) };
         }
-        // SAFETY: as above.
-        unsafe {
-            if !bytes.is_null() {
-                bytes.write(done);
-            }
-            match first {
-                None => Ok(()),
-                Some((at, error)) => {
-                    if !failed.is_null() {
-                        failed.write(at);
-                    }
-                    Err(error.within(format!("span {at}")))
-                }
-            }
-        }
+        Ok(())
     })
 }
-
-/// Spans that one call has under way.
-const MAX_AT_ONCE: usize = 1024;
 
 /// Starts a transfer. Where the route has no queue, it is complete on return.
 ///
@@ -203,10 +178,8 @@ pub unsafe extern "C" fn dp_pipe_route(
 ) -> dp_error {
     enter(|| {
         let pipe = PIPES.get(pipe.id)?;
-        let shown = arguments::shown(pipe.route(), serde_json::to_string(pipe.route()), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(pipe.route(), format, text, capacity, len) }
     })
 }
 
@@ -222,10 +195,8 @@ pub unsafe extern "C" fn dp_pipe_report(
 ) -> dp_error {
     enter(|| {
         let report = PIPES.get(pipe.id)?.report();
-        let shown = arguments::shown(&report, serde_json::to_string(&report), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(&report, format, text, capacity, len) }
     })
 }
 

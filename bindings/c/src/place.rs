@@ -2,9 +2,10 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use datapipes::memory::Region;
+use datapipes::service::SharedMemory;
 use datapipes::{
     CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, Lease, LeaseMut, Locator, MapOptions, NumaMemory, Pages,
     Pmem, PmemOptions, Result, Ssd, StageOrder, StagePlace, Staging,
@@ -41,6 +42,23 @@ pub(crate) enum Place {
     Ssd(Ssd),
     Pmem(Pmem),
     Staging(Staging),
+    Shared(Shared),
+}
+
+/// Memory that can be passed to the service, or a part of it.
+pub(crate) struct Shared {
+    pub(crate) memory: Arc<SharedMemory>,
+    /// Where the part begins.
+    pub(crate) at: usize,
+    pub(crate) part: Dram,
+}
+
+impl Place {
+    /// The whole of a shared memory.
+    pub(crate) fn shared(memory: SharedMemory) -> Place {
+        let part = memory.as_dram().clone();
+        Place::Shared(Shared { memory: Arc::new(memory), at: 0, part })
+    }
 }
 
 impl Locator for Place {
@@ -52,6 +70,7 @@ impl Locator for Place {
             Place::Ssd(place) => place.endpoint(),
             Place::Pmem(place) => place.endpoint(),
             Place::Staging(place) => place.endpoint(),
+            Place::Shared(shared) => shared.part.endpoint(),
         }
     }
 }
@@ -78,6 +97,7 @@ pub(crate) fn dram_of(place: &Place, operation: &'static str) -> Result<Dram> {
         Place::CoreCache(cache) => Ok(cache.backing().clone()),
         Place::Numa(numa) => Ok(numa.as_dram().clone()),
         Place::Pmem(pmem) => Ok(Dram::over(pmem.memory().clone())),
+        Place::Shared(shared) => Ok(shared.part.clone()),
         Place::Ssd(_) | Place::Staging(_) => Err(wrong(operation, "in memory")),
     }
 }
@@ -93,7 +113,7 @@ pub(crate) fn ssd_of(place: &Place, operation: &'static str) -> Result<Ssd> {
 ///
 /// # Safety
 /// `place` is null or valid for a write.
-unsafe fn make(place: *mut dp_place, make: impl FnOnce() -> Result<Place>) -> dp_error {
+pub(crate) unsafe fn make(place: *mut dp_place, make: impl FnOnce() -> Result<Place>) -> dp_error {
     enter(|| {
         arguments::check(place, "place")?;
         let id = PLACES.put(make()?)?;
@@ -103,7 +123,7 @@ unsafe fn make(place: *mut dp_place, make: impl FnOnce() -> Result<Place>) -> dp
 }
 
 /// A length of memory. No process has more than `isize::MAX` bytes.
-fn len_of(len: u64) -> Result<usize> {
+pub(crate) fn len_of(len: u64) -> Result<usize> {
     let most = isize::MAX as usize;
     let fits = usize::try_from(len).ok().filter(|len| *len <= most);
     fits.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes of memory")))
@@ -137,12 +157,36 @@ pub unsafe extern "C" fn dp_dram_allocate(
     place: *mut dp_place,
 ) -> dp_error {
     // SAFETY: the header says what the pointers are.
+    unsafe { make(place, || Dram::allocate_with(len_of(len)?, map_options(options)?).map(Place::Dram)) }
+}
+
+/// # Safety
+/// `at` is null or points to options that say their size.
+unsafe fn map_options(at: *const dp_memory_options) -> Result<MapOptions> {
+    // SAFETY: the caller of this function says so.
+    let asked = unsafe { arguments::options(at, "options")? };
+    let pages = if asked.small_pages != 0 { Pages::Small } else { Pages::Huge };
+    Ok(MapOptions::default().pages(pages).prefault(asked.no_prefault == 0))
+}
+
+/// Allocates main memory for `len` bytes at `offset` of a file, at an address that agrees with the
+/// offset modulo a page: transfers from there, and of parts at the same distance, go past the page
+/// cache without bouncing.
+///
+/// Errors: as `dp_dram_allocate`; DP_INVALID_INPUT for a place that is no file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_dram_allocate_for(
+    file: dp_place,
+    offset: u64,
+    len: u64,
+    options: *const dp_memory_options,
+    place: *mut dp_place,
+) -> dp_error {
+    // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let asked = arguments::options(options, "options")?;
-            let pages = if asked.small_pages != 0 { Pages::Small } else { Pages::Huge };
-            let options = MapOptions::default().pages(pages).prefault(asked.no_prefault == 0);
-            Dram::allocate_with(len_of(len)?, options).map(Place::Dram)
+            let ssd = ssd_of(&*PLACES.get(file.id)?, "allocate for")?;
+            Dram::allocate_for_with(&ssd, offset, len_of(len)?, map_options(options)?).map(Place::Dram)
         })
     }
 }
@@ -329,7 +373,7 @@ pub unsafe extern "C" fn dp_ssd_from_descriptor(
 }
 
 /// A duplicate of a caller's descriptor.
-fn duplicate(descriptor: i32) -> Result<std::os::fd::OwnedFd> {
+pub(crate) fn duplicate(descriptor: i32) -> Result<std::os::fd::OwnedFd> {
     if descriptor < 0 {
         return Err(Error::new(ErrorKind::InvalidInput, "open", format!("the descriptor {descriptor}")));
     }
@@ -362,46 +406,23 @@ pub extern "C" fn dp_ssd_sync(place: dp_place) -> dp_error {
     enter(|| ssd_of(&*PLACES.get(place.id)?, "sync")?.sync())
 }
 
-/// How persistent memory is opened. Set `size` to `sizeof(dp_pmem_options)` and the rest to zero, or
-/// pass NULL, for all of an existing file of persistent memory.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct dp_pmem_options {
-    /// `sizeof(dp_pmem_options)`.
-    pub size: u32,
-    /// Not 0: an ordinary file will do. As in any file, its bytes survive a power failure once
-    /// `dp_pmem_sync` has returned, not once a transfer has.
-    pub emulated: u32,
-    /// Bytes to map: a missing file is created, and a shorter one is extended; 0 for all that exists.
-    pub length: u64,
-}
-
-// SAFETY: the fields are numbers.
-unsafe impl Options for dp_pmem_options {
-    const FIELDS: &'static [Field] = fields!(dp_pmem_options { size, emulated, length });
-}
-
-/// Opens a file of persistent memory as a place: a file of a file system that is mounted with DAX,
-/// or a DAX device. `options` may have any ordinary file stand in for it.
+/// Opens a file of persistent memory, or a device such as `/dev/dax0.0`, as a place. It has the first
+/// `len` bytes, and the file is made or made longer if need be; 0 for all that there are. With
+/// `emulated` not 0 it may be any file, whose bytes survive a crash only once `dp_pmem_sync` has
+/// returned.
 ///
-/// Errors: DP_UNAVAILABLE for an ordinary file without `emulated`; DP_INVALID_INPUT for an empty file
-/// without `length`; DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
+/// Errors: DP_UNAVAILABLE where stores would not be persistent; DP_NOT_FOUND, DP_PERMISSION_DENIED;
+/// those of mmap(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dp_pmem_open(
-    path: *const c_char,
-    options: *const dp_pmem_options,
-    place: *mut dp_place,
-) -> dp_error {
+pub unsafe extern "C" fn dp_pmem_open(path: *const c_char, len: u64, emulated: u32, place: *mut dp_place) -> dp_error {
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let (path, asked) = (arguments::path(path, "path")?, arguments::options(options, "options")?);
-            let emulated = asked.emulated != 0;
-            let length = (asked.length != 0).then_some(asked.length);
-            let opened = Pmem::open_with(path, PmemOptions::default().emulated(emulated).len(length));
+            let options = PmemOptions::default().len((len != 0).then_some(len)).emulated(emulated != 0);
+            let opened = Pmem::open_with(arguments::path(path, "path")?, options);
             opened.map(Place::Pmem).map_err(|error| match error.kind() {
-                ErrorKind::Unavailable if !emulated => {
-                    error.with_advice("set `emulated` in dp_pmem_options: then an ordinary file will do")
+                ErrorKind::Unavailable if emulated == 0 => {
+                    error.with_advice("say `emulated`: then an ordinary file will do")
                 }
                 _ => error,
             })
@@ -488,6 +509,10 @@ pub unsafe extern "C" fn dp_place_range(place: dp_place, at: u64, len: u64, part
                 Place::Dram(dram) => dram.range(at, len).map(Place::Dram),
                 Place::Numa(numa) => numa.range(at, len).map(Place::Numa),
                 Place::Pmem(pmem) => pmem.range(at, len).map(Place::Pmem),
+                Place::Shared(shared) => {
+                    let part = shared.part.range(at, len)?;
+                    Ok(Place::Shared(Shared { memory: shared.memory.clone(), at: shared.at + at, part }))
+                }
                 other => dram_of(other, "range")?.range(at, len).map(Place::Dram),
             }
         })
@@ -539,10 +564,44 @@ pub extern "C" fn dp_place_close(place: dp_place) -> dp_error {
     enter(|| PLACES.close(place.id))
 }
 
+/// Copies `len` bytes at `at` of a place in memory to `into`, also where leases are refused because
+/// others may change the bytes (persistent memory, shared memory). The copy may mix old and new
+/// bytes if they do meanwhile.
+///
+/// Errors: DP_OUT_OF_RANGE; DP_BUSY while a lease or transfer may write them; DP_INVALID_INPUT for a
+/// place that is not in memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_place_read(place: dp_place, at: u64, into: *mut c_void, len: usize) -> dp_error {
+    enter(|| {
+        // SAFETY: the header says what the pointer is.
+        let into = unsafe { arguments::slice_mut(into.cast(), len, "into")? };
+        let dram = dram_of(&*PLACES.get(place.id)?, "read")?;
+        dram.memory().read(offset_of(at, len)?, into)
+    })
+}
+
+/// Copies `len` bytes at `from` to `at` of a place in memory, also where leases are refused.
+///
+/// Errors: DP_OUT_OF_RANGE; DP_BUSY while a lease or transfer holds them; DP_INVALID_INPUT for a place
+/// that is not in memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_place_write(place: dp_place, at: u64, from: *const c_void, len: usize) -> dp_error {
+    enter(|| {
+        // SAFETY: the header says what the pointer is.
+        let from = unsafe { arguments::slice(from.cast::<u8>(), len, "from")? };
+        let dram = dram_of(&*PLACES.get(place.id)?, "write")?;
+        dram.memory().write(offset_of(at, len)?, from)
+    })
+}
+
+fn offset_of(at: u64, len: usize) -> Result<usize> {
+    usize::try_from(at).map_err(|_| Error::new(ErrorKind::OutOfRange, "copy", format!("{len} bytes at {at}")))
+}
+
 /// Leases the bytes of a place in memory for reading: `*len` bytes at `*address`.
 ///
 /// Errors: DP_BUSY while another lease or transfer may write them; DP_UNSUPPORTED for bytes that
-/// others may change (persistent memory).
+/// others may change (persistent memory, shared memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_lease_read(
     place: dp_place,
@@ -550,28 +609,18 @@ pub unsafe extern "C" fn dp_lease_read(
     address: *mut *const c_void,
     len: *mut usize,
 ) -> dp_error {
-    enter(|| {
-        arguments::check(lease, "lease")?;
-        arguments::check(address, "address")?;
-        arguments::check_optional(len, "len")?;
-        let held = dram_of(&*PLACES.get(place.id)?, "lease")?.lease()?;
-        let (at, bytes) = (held.as_ptr().cast::<c_void>(), held.len());
-        let id = LEASES.put(Mutex::new(Held::Read(held)))?;
-        // SAFETY: the header says what the pointers are.
-        unsafe {
-            arguments::give(address, "address", at)?;
-            if !len.is_null() {
-                len.write(bytes);
-            }
-            arguments::give(lease, "lease", dp_lease { id })
-        }
-    })
+    let take = |dram: &Dram| {
+        let held = dram.lease()?;
+        Ok((held.as_ptr().cast::<c_void>(), held.len(), Held::Read(held)))
+    };
+    // SAFETY: the header says what the pointers are.
+    unsafe { lend(place, lease, address, len, take) }
 }
 
 /// Leases the bytes of a place in memory for writing: `*len` bytes at `*address`.
 ///
 /// Errors: DP_BUSY while another lease or transfer holds them; DP_UNSUPPORTED for bytes that others
-/// may change (persistent memory).
+/// may change (persistent memory, shared memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_lease_write(
     place: dp_place,
@@ -579,14 +628,32 @@ pub unsafe extern "C" fn dp_lease_write(
     address: *mut *mut c_void,
     len: *mut usize,
 ) -> dp_error {
+    let take = |dram: &Dram| {
+        let mut held = dram.lease_mut()?;
+        Ok((held.as_mut_ptr().cast::<c_void>(), held.len(), Held::Write(held)))
+    };
+    // SAFETY: the header says what the pointers are.
+    unsafe { lend(place, lease, address, len, take) }
+}
+
+/// Takes a lease, and gives its handle, address and length.
+///
+/// # Safety
+/// The pointers are null or valid for a write.
+unsafe fn lend<P>(
+    place: dp_place,
+    lease: *mut dp_lease,
+    address: *mut P,
+    len: *mut usize,
+    take: impl FnOnce(&Dram) -> Result<(P, usize, Held)>,
+) -> dp_error {
     enter(|| {
         arguments::check(lease, "lease")?;
         arguments::check(address, "address")?;
         arguments::check_optional(len, "len")?;
-        let mut held = dram_of(&*PLACES.get(place.id)?, "lease")?.lease_mut()?;
-        let (at, bytes) = (held.as_mut_ptr().cast::<c_void>(), held.len());
-        let id = LEASES.put(Mutex::new(Held::Write(held)))?;
-        // SAFETY: the header says what the pointers are.
+        let (at, bytes, held) = take(&dram_of(&*PLACES.get(place.id)?, "lease")?)?;
+        let id = LEASES.put(Mutex::new(held))?;
+        // SAFETY: the caller of this function says so.
         unsafe {
             arguments::give(address, "address", at)?;
             if !len.is_null() {

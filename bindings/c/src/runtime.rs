@@ -356,10 +356,8 @@ pub unsafe extern "C" fn dp_runtime_pipe_route(
 ) -> dp_error {
     enter(|| {
         let pipe = RUNTIME_PIPES.get(pipe.id)?;
-        let shown = arguments::shown(pipe.route(), serde_json::to_string(pipe.route()), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(pipe.route(), format, text, capacity, len) }
     })
 }
 
@@ -375,10 +373,8 @@ pub unsafe extern "C" fn dp_runtime_pipe_report(
 ) -> dp_error {
     enter(|| {
         let report = RUNTIME_PIPES.get(pipe.id)?.report();
-        let shown = arguments::shown(&report, serde_json::to_string(&report), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(&report, format, text, capacity, len) }
     })
 }
 

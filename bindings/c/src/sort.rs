@@ -224,8 +224,7 @@ pub unsafe extern "C" fn dp_sort(
                 unsafe { progress(asked.user, total, read, spilled, written) == 0 }
             })?,
         };
-        let shown =
-            serde_json::to_string(&done).map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string()))?;
+        let shown = arguments::json(&done)?;
         // SAFETY: as above.
         unsafe { arguments::copy_text(&shown, report, capacity, len) };
         tell(asked.report, asked.report_user, shown)

@@ -130,7 +130,6 @@ static void lengths(void) {
 /* An ordinary file stands in for persistent memory only where that is asked for. */
 static void persistent_memory(void) {
     const char *path = in_folder("persistent");
-    dp_pmem_options options;
     dp_place memory, persistent;
     dp_pipe down, up;
     dp_lease lease;
@@ -139,12 +138,8 @@ static void persistent_memory(void) {
     size_t len;
     char name[1024];
     dp_error refused;
-    memset(&options, 0, sizeof options);
-    options.size = sizeof options;
-    options.emulated = 1;
-    FAILS(DP_NOT_FOUND, dp_pmem_open(path, &options, &persistent));
-    options.length = LEN;
-    OK(dp_pmem_open(path, &options, &persistent));
+    FAILS(DP_NOT_FOUND, dp_pmem_open(path, 0, 1, &persistent));
+    OK(dp_pmem_open(path, LEN, 1, &persistent));
     CHECK(length_of(path) == LEN);
     OK(dp_place_name(persistent, name, sizeof name, &len));
     CHECK(strstr(name, "emulated") != NULL);
@@ -169,12 +164,12 @@ static void persistent_memory(void) {
     OK(dp_place_close(memory));
     OK(dp_place_close(persistent));
     /* Without being asked, the library says what to set, if the file is an ordinary one. */
-    refused = dp_pmem_open(path, NULL, &persistent);
+    refused = dp_pmem_open(path, 0, 0, &persistent);
     if (refused.id == 0) {
         OK(dp_place_close(persistent));
     } else {
         CHECK(dp_error_kind_of(refused) == DP_UNAVAILABLE);
-        CHECK(strstr(dp_error_message(refused), "dp_pmem_options") != NULL);
+        CHECK(strstr(dp_error_message(refused), "say `emulated`") != NULL);
         dp_error_close(refused);
     }
 }

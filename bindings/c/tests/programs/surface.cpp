@@ -103,11 +103,11 @@ static void moved_leases() {
 }
 
 static void persistent_memory(const dp::machine &machine) {
-    dp::pmem persistent(folder / "persistent", true, 4096);
+    dp::pmem persistent(folder / "persistent", 4096, true);
     dp::dram memory(4096);
     machine.connect(memory, persistent).transfer({0, 0, 4096});
     persistent.sync();
-    CHECK(dp::pmem(folder / "persistent", true).length() == 4096);
+    CHECK(dp::pmem(folder / "persistent", 0, true).length() == 4096);
 }
 
 // A function that is told a result may wait for another transfer.
