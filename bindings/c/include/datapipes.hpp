@@ -339,6 +339,20 @@ class pmem : public memory {
     void sync() { check(dp_pmem_sync(handle_)); }
 };
 
+/* Several places that are used as one. */
+class staging : public place {
+  public:
+    using place::place;
+    /* Takes `len` bytes of it; returns their offset. */
+    std::uint64_t extent(std::uint64_t len) const {
+        std::uint64_t offset = 0;
+        check(dp_staging_extent(handle_, len, &offset));
+        return offset;
+    }
+    /* Gives an extent back. */
+    void free(std::uint64_t offset, std::uint64_t len) const { check(dp_staging_free(handle_, offset, len)); }
+};
+
 /* Memory on a NUMA node. */
 class numa_memory : public memory {
   public:
@@ -604,10 +618,10 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         return memory(made);
     }
     /* Several places used as one, such as "dram:1G,/fast,/large:100G". */
-    place staging(const std::string &places, bool by_cost = false) const {
+    datapipes::staging staging(const std::string &places, bool by_cost = false) const {
         dp_place made;
         check(dp_staging_open(handle_, places.c_str(), by_cost, &made));
-        return place(made);
+        return datapipes::staging(made);
     }
     pipe connect(const place &source, const place &target) const { return connect(source, target, nullptr); }
     pipe connect(const place &source, const place &target, const constraints &demands) const {
@@ -618,9 +632,10 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         check(dp_connect_fd(handle_, source.handle(), target.handle(), &made));
         return pipe_fd(made);
     }
-    std::string explain(const place &source, const place &target, dp_format format = DP_TEXT) const {
+    std::string explain(
+        const place &source, const place &target, dp_format format = DP_TEXT, const constraints *demands = nullptr) const {
         return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
-            return dp_explain(handle_, source.handle(), target.handle(), nullptr, format, at, room, len);
+            return dp_explain(handle_, source.handle(), target.handle(), demands, format, at, room, len);
         });
     }
     std::string describe(dp_format format = DP_TEXT) const {
@@ -715,6 +730,11 @@ class graph : public detail::owned<dp_graph, dp_graph_close> {
 class runtime : public detail::owned<dp_runtime, dp_runtime_close> {
   public:
     explicit runtime(const machine &on) { check(dp_runtime_start(on.handle(), nullptr, &handle_)); }
+    /* `options.size` is set here. */
+    runtime(const machine &on, dp_runtime_options options) {
+        options.size = sizeof options;
+        check(dp_runtime_start(on.handle(), &options, &handle_));
+    }
 
     runtime_pipe connect(const place &source, const place &target, dp_class priority = DP_NORMAL) const {
         service level{};
@@ -735,9 +755,9 @@ class runtime : public detail::owned<dp_runtime, dp_runtime_close> {
         return pipe_fd(made);
     }
     /* Runs items through a graph; returns the report. */
-    std::string run(const graph &what, std::uint64_t items) const {
+    std::string run(const graph &what, std::uint64_t items, dp_format format = DP_TEXT) const {
         std::string report;
-        check(dp_graph_run_told(handle_, what.handle(), items, DP_TEXT, detail::take_text, &report));
+        check(dp_graph_run_told(handle_, what.handle(), items, format, detail::take_text, &report));
         return report;
     }
     void drain() const { check(dp_runtime_drain(handle_)); }
@@ -768,10 +788,11 @@ class client : public detail::owned<dp_client, dp_client_close> {
 /* A cache of bytes in front of a file (Pipette, DAC'22). */
 class cache : public detail::owned<dp_cache, dp_cache_close> {
   public:
-    cache(const machine &on, const ssd &file, std::uint64_t budget = 0) {
-        dp_cache_options options{};
+    cache(const machine &on, const ssd &file, std::uint64_t budget = 0)
+        : cache(on, file, dp_cache_options{.size = 0, .depth = 0, .budget = budget, .large = 0, .policy = nullptr}) {}
+    /* `options.size` is set here. */
+    cache(const machine &on, const ssd &file, dp_cache_options options) {
         options.size = sizeof options;
-        options.budget = budget;
         check(dp_cache_open(on.handle(), file.handle(), &options, &handle_));
     }
     void read(std::uint64_t offset, std::span<std::byte> into) const {
@@ -799,6 +820,11 @@ class log : public detail::owned<dp_log, dp_log_close> {
   public:
     log(const machine &on, const std::filesystem::path &folder) {
         check(dp_log_open(on.handle(), folder.c_str(), nullptr, &handle_));
+    }
+    /* `options.size` is set here. */
+    log(const machine &on, const std::filesystem::path &folder, dp_log_options options) {
+        options.size = sizeof options;
+        check(dp_log_open(on.handle(), folder.c_str(), &options, &handle_));
     }
     /* Returns the record's number. It is durable after `sync`. */
     std::uint64_t append(std::span<const std::byte> record) const {
@@ -842,6 +868,55 @@ class log_reader : public detail::owned<dp_log_reader, dp_log_reader_close> {
         const auto *bytes = static_cast<const std::byte *>(record);
         return log_record{number, std::vector<std::byte>(bytes, bytes + len)};
     }
+};
+
+/* A region of a checkpoint: a name and the memory that it is saved from or restored into, which lives
+ * as long as the region. */
+struct region {
+    std::string name;
+    const memory &bytes;
+};
+
+/* The checkpoints in a folder: state that is saved and restored as a whole. The machine lives as long
+ * as this. */
+class checkpoints {
+  public:
+    checkpoints(const machine &on, std::filesystem::path folder) : on_(on), folder_(std::move(folder)) {}
+
+    /* Saves a new one and returns its number. `keep` is how many are kept, 0 for all. */
+    std::uint64_t save(std::span<const region> regions, std::size_t keep = 0) const {
+        auto named = of_c(regions);
+        std::uint64_t number = 0;
+        check(dp_checkpoint_save(on_.handle(), folder_.c_str(), named.data(), named.size(), keep, &number));
+        return number;
+    }
+    /* Restores one, 0 for the newest, and returns its number. After an error the contents of the
+     * regions are undefined. */
+    std::uint64_t restore(std::span<const region> regions, std::uint64_t number = 0) const {
+        auto named = of_c(regions);
+        std::uint64_t restored = 0;
+        check(dp_checkpoint_restore(
+            on_.handle(), folder_.c_str(), number, named.data(), named.size(), &restored));
+        return restored;
+    }
+    /* The length of a region of one, 0 for the newest, in bytes. */
+    std::uint64_t region_length(const std::string &name, std::uint64_t number = 0) const {
+        std::uint64_t len = 0;
+        check(dp_checkpoint_region_length(on_.handle(), folder_.c_str(), number, name.c_str(), &len));
+        return len;
+    }
+
+  private:
+    static std::vector<dp_region> of_c(std::span<const region> regions) {
+        std::vector<dp_region> named;
+        for (const auto &one : regions) {
+            named.push_back(dp_region{one.name.c_str(), one.bytes.handle()});
+        }
+        return named;
+    }
+
+    const machine &on_;
+    std::filesystem::path folder_;
 };
 
 }  // namespace datapipes

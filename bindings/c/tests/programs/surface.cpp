@@ -110,6 +110,43 @@ static void persistent_memory(const dp::machine &machine) {
     CHECK(dp::pmem(folder / "persistent", 0, true).length() == 4096);
 }
 
+// All else that the interface of C has.
+static void options_and_products(const dp::machine &machine) {
+    dp::runtime small(machine, {.size = 0, .copiers = 1, .blocking = 1, .queue = 2});
+    dp::dram one(65536), two(65536);
+    small.connect(one, two).transfer({0, 0, 65536}).wait();
+    dp::graph graph("one stage");
+    graph.compute("work", [](dp::item) {});
+    CHECK(small.run(graph, 1, DP_JSON).front() == '{');
+    auto demands = dp::no_constraints();
+    demands.deny = "no such primitive";
+    CHECK(error_of([&] { machine.explain(one, two, DP_TEXT, &demands); }).kind() == DP_INVALID_INPUT);
+
+    auto staging = machine.staging("dram:1M");
+    auto at = staging.extent(65536);
+    machine.connect(one, staging).transfer({0, at, 65536});
+    staging.free(at, 65536);
+    CHECK(error_of([&] { staging.extent(std::uint64_t{1} << 40); }).kind() == DP_NO_SPACE);
+
+    CHECK(error_of([&] { dp::log(machine, folder / "log", {.size = 0, .batch_bytes = 1, .segment_bytes = 0}); }).kind() ==
+          DP_INVALID_INPUT);
+    dp::log(machine, folder / "log", {.size = 0, .batch_bytes = 4096, .segment_bytes = 0}).append({});
+    dp::ssd file(folder / "short");
+    dp_cache_options wrong{};
+    wrong.policy = "no such policy";
+    CHECK(error_of([&] { dp::cache(machine, file, wrong); }).kind() == DP_INVALID_INPUT);
+
+    dp::checkpoints states(machine, folder / "states");
+    one.lease_mut().bytes()[7] = std::byte{9};
+    std::vector<dp::region> saved, restored;
+    saved.push_back({"weights", one});
+    restored.push_back({"weights", two});
+    auto number = states.save(saved, 2);
+    CHECK(states.restore(restored) == number && two.lease().bytes()[7] == std::byte{9});
+    CHECK(states.restore(restored, number) == number && states.region_length("weights") == 65536);
+    CHECK(error_of([&] { states.region_length("none"); }).kind() == DP_NOT_FOUND);
+}
+
 // A function that is told a result may wait for another transfer.
 static void waits_where_results_are_told(const dp::runtime &runtime) {
     dp::dram one(65536), two(65536);
@@ -131,6 +168,7 @@ int main() {
         reports(machine, runtime);
         moved_leases();
         persistent_memory(machine);
+        options_and_products(machine);
         waits_where_results_are_told(runtime);
     }
     CHECK(dp_open_handles() == 0);
