@@ -119,7 +119,9 @@ fn under_the_address_and_undefined_behaviour_sanitizers() {
             run(&Build { flags: SANITIZERS, ..C }, source);
         }
         if has("c++", "under_the_address_and_undefined_behaviour_sanitizers") {
-            run(&Build { flags: SANITIZERS, ..CPP }, "objects.cpp");
+            for source in ["objects.cpp", "surface.cpp"] {
+                run(&Build { flags: SANITIZERS, ..CPP }, source);
+            }
         }
     }
 }
