@@ -40,11 +40,13 @@ pub struct dp_completion {
 }
 
 /// A request as `write(2)` on the descriptor takes it, one a packet. Its answer is a
-/// `dp_completion_message`.
+/// `dp_completion_message`. The answer to a packet of another length is DP_INVALID_INPUT with the
+/// token `UINT64_MAX`, except that one byte has no answer: the library wakes itself with it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_request_message {
-    /// Comes back with the completion.
+    /// Comes back with the completion. `dp_pipe_fd_submit` counts its tokens from 0: a program that
+    /// also writes requests itself gives those others, such as numbers from 2^63 on.
     pub token: u64,
     /// Offset in the source, in bytes.
     pub source: u64,
@@ -180,6 +182,7 @@ pub unsafe extern "C" fn dp_pipe_fd_descriptor(pipe: dp_pipe_fd, descriptor: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_pipe_fd_submit(pipe: dp_pipe_fd, span: dp_span, token: *mut u64) -> dp_error {
     enter(|| {
+        arguments::check_optional(token, "token")?;
         let number = PIPE_FDS.get(pipe.id)?.submit(span.into())?;
         if !token.is_null() {
             // SAFETY: the header says what the pointer is.

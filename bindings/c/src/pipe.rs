@@ -1,9 +1,8 @@
 //! Pipes in the blocking flavor (CIDR'23, figure 6a).
 
 use std::ffi::c_char;
-use std::sync::Mutex;
 
-use datapipes::{Error, ErrorKind, Pipe, Span, Transfer};
+use datapipes::{Error, ErrorKind, Pipe, Result, Span, Transfer};
 
 use crate::arguments;
 use crate::door::enter;
@@ -11,6 +10,7 @@ use crate::error::dp_error;
 use crate::handles::Table;
 use crate::machine::{MACHINES, constraints_of, dp_constraints, dp_machine};
 use crate::place::{PLACES, dp_place};
+use crate::process_lock::ProcessLock;
 
 /// A connection of two places. It belongs to the caller, who closes it with `dp_pipe_close`. Any
 /// number of threads may use it at once.
@@ -49,7 +49,7 @@ impl From<dp_span> for Span {
 }
 
 static PIPES: Table<Pipe> = Table::new("pipe");
-static TRANSFERS: Table<Mutex<Option<Transfer>>> = Table::new("transfer");
+static TRANSFERS: Table<ProcessLock<Option<Transfer>>> = Table::new("transfer");
 
 /// Connects two places by the best route that this machine has and that meets the constraints.
 ///
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dp_pipe_start(pipe: dp_pipe, span: dp_span, transfer: *
     enter(|| {
         arguments::check(transfer, "transfer")?;
         let started = PIPES.get(pipe.id)?.start(span.into())?;
-        let id = TRANSFERS.put(Mutex::new(Some(started)))?;
+        let id = TRANSFERS.put(ProcessLock::new(Some(started)))?;
         // SAFETY: the header says what the pointer is.
         unsafe { arguments::give(transfer, "transfer", dp_transfer { id }) }
     })
@@ -131,25 +131,19 @@ pub unsafe extern "C" fn dp_pipe_start(pipe: dp_pipe, span: dp_span, transfer: *
 /// Errors: the transfer's own; DP_INVALID_INPUT for a transfer that was waited for or closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn dp_transfer_wait(transfer: dp_transfer) -> dp_error {
-    enter(|| {
-        let taken = take(&*TRANSFERS.get(transfer.id)?);
-        match taken {
-            Some(started) => {
-                TRANSFERS.close(transfer.id)?;
-                started.wait()
-            }
-            None => Err(taken_already("transfer")),
-        }
+    enter(|| take(&TRANSFERS, transfer.id, "transfer")?.wait())
+}
+
+/// Takes the value of a handle that is used up by its one user, and ends the handle, also in a child
+/// of the process that made it.
+pub(crate) fn take<T>(table: &'static Table<ProcessLock<Option<T>>>, id: u64, what: &str) -> Result<T> {
+    let taken = table.get(id)?.lock("wait").map(|mut held| held.take());
+    if !matches!(taken, Ok(None)) {
+        table.close(id)?;
+    }
+    taken?.ok_or_else(|| {
+        Error::new(ErrorKind::InvalidInput, "wait", format!("another thread waits for the {what} or has done so"))
     })
-}
-
-/// Takes the value of a handle that is used up by its one user.
-pub(crate) fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
-    from.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-}
-
-pub(crate) fn taken_already(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidInput, "wait", format!("another thread waits for the {what} or has done so"))
 }
 
 /// Tells whether `dp_transfer_wait` would return at once: `*done` becomes 0 or 1.
@@ -157,7 +151,7 @@ pub(crate) fn taken_already(what: &str) -> Error {
 pub unsafe extern "C" fn dp_transfer_is_done(transfer: dp_transfer, done: *mut u32) -> dp_error {
     enter(|| {
         let transfer = TRANSFERS.get(transfer.id)?;
-        let held = transfer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let held = transfer.lock("ask")?;
         let is_done = held.as_ref().is_none_or(Transfer::is_done);
         // SAFETY: the header says what the pointer is.
         unsafe { arguments::give(done, "done", u32::from(is_done)) }

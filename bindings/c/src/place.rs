@@ -11,7 +11,7 @@ use datapipes::{
     Pmem, PmemOptions, Result, Ssd, StageOrder, StagePlace, Staging,
 };
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
@@ -122,8 +122,11 @@ pub(crate) unsafe fn make(place: *mut dp_place, make: impl FnOnce() -> Result<Pl
     })
 }
 
+/// A length of memory. No process has more than `isize::MAX` bytes.
 pub(crate) fn len_of(len: u64) -> Result<usize> {
-    usize::try_from(len).map_err(|_| Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes of memory")))
+    let most = isize::MAX as usize;
+    let fits = usize::try_from(len).ok().filter(|len| *len <= most);
+    fits.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes of memory")))
 }
 
 /// How memory is allocated. Set `size` to `sizeof(dp_memory_options)` and the rest to zero, or pass
@@ -141,14 +144,12 @@ pub struct dp_memory_options {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_memory_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_memory_options { size, small_pages, no_prefault });
 }
 
 /// Allocates main memory: zeroed, prefaulted, on huge pages where the kernel has them.
 ///
-/// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+/// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY for more bytes than there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_dram_allocate(
     len: u64,
@@ -195,7 +196,8 @@ pub unsafe extern "C" fn dp_dram_allocate_for(
 /// is; or before this function returns, if it fails. Until then the bytes must stay valid, and
 /// nobody may access them while a lease or a transfer holds them.
 ///
-/// Errors: DP_INVALID_INPUT for 0 bytes and NULL.
+/// Errors: DP_INVALID_INPUT for 0 bytes and NULL; DP_OUT_OF_RANGE for bytes beyond the addresses of
+/// a process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_dram_foreign(
     address: *mut c_void,
@@ -208,12 +210,13 @@ pub unsafe extern "C" fn dp_dram_foreign(
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let len = len_of(len)?;
+            let refused = |kind| Error::new(kind, "take memory", format!("{len} bytes at {address:p}"));
             let (Some(start), 1..) = (NonNull::new(address.cast::<u8>()), len) else {
-                return Err(Error::new(ErrorKind::InvalidInput, "take memory", format!("{len} bytes at {address:p}")));
+                return Err(refused(ErrorKind::InvalidInput));
             };
-            if (address as usize).checked_add(len).is_none() || isize::try_from(len).is_err() {
-                return Err(Error::new(ErrorKind::OutOfRange, "take memory", format!("{len} bytes at {address:p}")));
+            let len = len_of(len).map_err(|_| refused(ErrorKind::OutOfRange))?;
+            if (address as usize).checked_add(len).is_none() {
+                return Err(refused(ErrorKind::OutOfRange));
             }
             let region = Region::foreign(start, len, Box::new(keeper));
             Ok(Place::Dram(Dram::over(region.range(0, len)?)))
@@ -305,31 +308,37 @@ pub enum dp_open_mode {
 pub enum dp_access {
     /// Decided at connect, by residency and size.
     DP_AUTO = 0,
-    /// Past the page cache; connecting fails where the file system cannot.
+    /// Past the page cache; opening fails where the file system cannot.
     DP_DIRECT = 1,
     /// Through the page cache.
     DP_CACHED = 2,
 }
 
-fn with_access(ssd: Ssd, access: u32) -> Result<Place> {
-    let access = match access {
-        0 => FileAccess::Auto,
-        1 => FileAccess::Direct,
-        2 => FileAccess::Cached,
-        other => return Err(Error::new(ErrorKind::InvalidInput, "open", format!("{other} is no dp_access"))),
-    };
+fn access_of(number: u32) -> Result<FileAccess> {
+    match number {
+        0 => Ok(FileAccess::Auto),
+        1 => Ok(FileAccess::Direct),
+        2 => Ok(FileAccess::Cached),
+        other => Err(Error::new(ErrorKind::InvalidInput, "open", format!("{other} is no dp_access"))),
+    }
+}
+
+fn with_access(ssd: Ssd, access: FileAccess) -> Result<Place> {
     if access == FileAccess::Auto { Ok(Place::Ssd(ssd)) } else { ssd.with_access(access).map(Place::Ssd) }
 }
 
 /// Opens a file or a block device. `mode` is a `dp_open_mode`, `access` a `dp_access`.
 ///
-/// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file.
+/// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file;
+/// DP_UNAVAILABLE for DP_DIRECT where the file system cannot: this is seen only when the file is
+/// open, so that a mode that creates or empties has done so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_ssd_open(path: *const c_char, mode: u32, access: u32, place: *mut dp_place) -> dp_error {
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
             let path = arguments::path(path, "path")?;
+            let access = access_of(access)?; // Opening may create a file or empty it.
             let ssd = match mode {
                 0 => Ssd::open(path),
                 1 => Ssd::open_rw(path),
@@ -357,7 +366,7 @@ pub unsafe extern "C" fn dp_ssd_from_descriptor(
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let name = arguments::path(name, "name")?;
+            let (name, access) = (arguments::path(name, "name")?, access_of(access)?);
             with_access(Ssd::from_fd(duplicate(descriptor)?, name)?, access)
         })
     }
@@ -399,7 +408,8 @@ pub extern "C" fn dp_ssd_sync(place: dp_place) -> dp_error {
 
 /// Opens a file of persistent memory, or a device such as `/dev/dax0.0`, as a place. It has the first
 /// `len` bytes, and the file is made or made longer if need be; 0 for all that there are. With
-/// `emulated` not 0 it may be any file, whose bytes survive a crash only once they are synced.
+/// `emulated` not 0 it may be any file, whose bytes survive a crash only once `dp_pmem_sync` has
+/// returned.
 ///
 /// Errors: DP_UNAVAILABLE where stores would not be persistent; DP_NOT_FOUND, DP_PERMISSION_DENIED;
 /// those of mmap(2).
@@ -409,9 +419,27 @@ pub unsafe extern "C" fn dp_pmem_open(path: *const c_char, len: u64, emulated: u
     unsafe {
         make(place, || {
             let options = PmemOptions::default().len((len != 0).then_some(len)).emulated(emulated != 0);
-            Pmem::open_with(arguments::path(path, "path")?, options).map(Place::Pmem)
+            let opened = Pmem::open_with(arguments::path(path, "path")?, options);
+            opened.map(Place::Pmem).map_err(|error| match error.kind() {
+                ErrorKind::Unavailable if emulated == 0 => {
+                    error.with_advice("say `emulated`: then an ordinary file will do")
+                }
+                _ => error,
+            })
         })
     }
+}
+
+/// Waits until what was written to persistent memory survives a power failure. It is needed where
+/// an ordinary file stands in for it, and for bytes that were not written by a transfer.
+///
+/// Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no persistent memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_pmem_sync(place: dp_place) -> dp_error {
+    enter(|| match &*PLACES.get(place.id)? {
+        Place::Pmem(pmem) => pmem.sync(),
+        _ => Err(wrong("sync", "persistent memory")),
+    })
 }
 
 /// Opens several places that are used as one, such as `"dram:1G,/fast,/large:100G"`: the library
@@ -622,6 +650,7 @@ unsafe fn lend<P>(
     enter(|| {
         arguments::check(lease, "lease")?;
         arguments::check(address, "address")?;
+        arguments::check_optional(len, "len")?;
         let (at, bytes, held) = take(&dram_of(&*PLACES.get(place.id)?, "lease")?)?;
         let id = LEASES.put(Mutex::new(held))?;
         // SAFETY: the caller of this function says so.

@@ -4,6 +4,8 @@
 
 mod building;
 
+use std::process::Command;
+
 use building::{Build, Built, C, CPP, SANITIZERS, has, here, holds};
 use datapipes_testkit::{TempFolder, output_of};
 
@@ -58,13 +60,68 @@ fn misuse_in_c() {
 }
 
 #[test]
+fn children_of_programs_with_threads() {
+    if has("cc", "children_of_programs_with_threads") {
+        run(&C, "forks.c");
+    }
+}
+
+#[test]
+fn threads_that_are_cancelled() {
+    if has("cc", "threads_that_are_cancelled") {
+        run(&C, "cancel.c");
+    }
+}
+
+#[test]
+fn arguments_in_c() {
+    if has("cc", "arguments_in_c") {
+        run(&C, "arguments.c");
+    }
+}
+
+/// The header of C may stand before those of the system, in C++, too.
+#[test]
+fn the_header_before_those_of_the_system() {
+    if has("c++", "the_header_before_those_of_the_system") {
+        run(&CPP, "order.cpp");
+        run(&Build { standard: "-std=c++11", ..CPP }, "order.cpp");
+    }
+}
+
+#[test]
+fn what_cpp_adds() {
+    if has("c++", "what_cpp_adds") {
+        run(&CPP, "surface.cpp");
+    }
+}
+
+/// What lacks the language that datapipes.hpp needs is told so, in one error.
+#[test]
+fn another_language_is_refused_by_name() {
+    if !has("c++", "another_language_is_refused_by_name") {
+        return;
+    }
+    for flags in [&["-std=c++17"][..], &["-std=c++20", "-fno-exceptions"]] {
+        let header = here().join("include/datapipes.hpp");
+        let mut compile = Command::new("c++");
+        let output = compile.args(flags).args(["-fsyntax-only", "-x", "c++"]).arg(header).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("needs C++20 with exceptions"), "{flags:?}: {said}");
+        assert_eq!(said.matches("error:").count(), 1, "{flags:?}: {said}");
+    }
+}
+
+#[test]
 fn under_the_address_and_undefined_behaviour_sanitizers() {
     if has("cc", "under_the_address_and_undefined_behaviour_sanitizers") {
-        for source in ["flavors.c", "products.c"] {
+        for source in ["flavors.c", "products.c", "arguments.c"] {
             run(&Build { flags: SANITIZERS, ..C }, source);
         }
         if has("c++", "under_the_address_and_undefined_behaviour_sanitizers") {
-            run(&Build { flags: SANITIZERS, ..CPP }, "objects.cpp");
+            for source in ["objects.cpp", "surface.cpp"] {
+                run(&Build { flags: SANITIZERS, ..CPP }, source);
+            }
         }
     }
 }

@@ -28,6 +28,7 @@ pub(crate) fn run(args: &[String]) -> TaskResult<()> {
     if !prefix.is_absolute() {
         return Err(format!("{}: give the prefix as an absolute path\n{USAGE}", prefix.display()).into());
     }
+    for_pkg_config(&prefix)?; // Building takes minutes.
     let written = install(&build()?, &prefix, &destdir)?;
     for file in written {
         println!("{}", file.display());
@@ -89,6 +90,7 @@ fn deb(built: &Path, dir: &Path, options: &[&str]) -> TaskResult<PathBuf> {
 /// need it. Returns what was written.
 fn install(built: &Path, prefix: &Path, destdir: &Path) -> TaskResult<Vec<PathBuf>> {
     let version = env!("CARGO_PKG_VERSION");
+    let prefix_for_pkg_config = for_pkg_config(prefix)?;
     let to = match destdir.as_os_str().is_empty() {
         true => prefix.to_path_buf(),
         false => destdir.join(prefix.strip_prefix("/")?),
@@ -127,11 +129,24 @@ fn install(built: &Path, prefix: &Path, destdir: &Path) -> TaskResult<Vec<PathBu
         ("datapipes-config-version.cmake.in", "lib/cmake/datapipes"),
     ] {
         let text = std::fs::read_to_string(source.join("install").join(template))?;
-        let text = text.replace("@PREFIX@", &prefix.display().to_string()).replace("@VERSION@", version);
+        let text = text.replace("@PREFIX@", &prefix_for_pkg_config).replace("@VERSION@", version);
         let path = place(folder, template.trim_end_matches(".in"))?;
         std::fs::write(&path, text.replace("@MAJOR_MINOR@", minor)).map_err(|e| format!("{}: {e}", path.display()))?;
     }
     Ok(written)
+}
+
+/// A folder as pkg-config takes it. It splits flags at blanks, except after a backslash.
+///
+/// pkg-config, make and the shell give other characters a meaning, and differ in how to take it
+/// away. A folder with one of those is refused.
+fn for_pkg_config(folder: &Path) -> TaskResult<String> {
+    let named = folder.display();
+    let text = folder.to_str().ok_or_else(|| format!("{named}: pkg-config needs a prefix in UTF-8"))?;
+    if let Some(bad) = text.chars().find(|c| c.is_control() || "\"'\\$#()".contains(*c)) {
+        return Err(format!("{named}: pkg-config cannot have {bad:?} in the prefix; choose another one").into());
+    }
+    Ok(text.replace(' ', "\\ "))
 }
 
 #[cfg(test)]
@@ -160,7 +175,8 @@ mod tests {
 
     #[test]
     fn programs_outside_of_the_tree_are_built_against_it() {
-        let dir = std::env::temp_dir().join(format!("datapipes-install-{}", std::process::id()));
+        // With blanks, as in some home folders.
+        let dir = std::env::temp_dir().join(format!("datapipes install {}", std::process::id()));
         let prefix = dir.join("prefix");
         let written = install(&built(), &prefix, Path::new("")).unwrap();
         assert!(written.len() == 9 && written.iter().all(|file| file.exists()), "{written:?}");
@@ -197,6 +213,19 @@ mod tests {
             println!("SKIPPED: programs_outside_of_the_tree_are_built_against_it: make, pkg-config or cc is not there");
         }
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_prefix_that_pkg_config_cannot_have_is_refused_before_anything_is_written() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = std::env::temp_dir().join(format!("datapipes-refused-{}", std::process::id()));
+        for name in [&b"a'b"[..], b"a\"b", b"a$b", b"a#b", b"a\\b", b"a(b", b"a\nb", b"a\xffb"] {
+            let prefix = dir.join(std::ffi::OsStr::from_bytes(name));
+            let refused = install(Path::new("/nowhere"), &prefix, Path::new("")).unwrap_err().to_string();
+            assert!(refused.contains("pkg-config"), "{refused}");
+            assert!(!dir.exists());
+        }
+        assert_eq!(for_pkg_config(Path::new("/home/one of us/x")).unwrap(), "/home/one\\ of\\ us/x");
     }
 
     #[test]
