@@ -62,9 +62,11 @@ def short_calls(folder: Path, turns: int) -> None:
     def preadv() -> None:
         os.preadv(plain.fileno(), [array], 128)
 
+    pipe = dp.connect(dp.Buffer(64), dp.Buffer(64), typical_len=64)
     measure(
         {
             "memoryview copy": repeat(copy, 20_000),
+            "Pipe.transfer, Buffer to Buffer": repeat(pipe.transfer, 20_000),
             "os.preadv into a bytearray": repeat(preadv, 20_000),
             "File.readinto a Buffer": repeat(lambda: file.readinto(own, 128), 20_000),
             "File.readinto a bytearray": repeat(lambda: file.readinto(array, 128), 20_000),

@@ -10,6 +10,7 @@
 //! | `file` | files |
 //! | `short` | a few bytes of a file, by one system call |
 //! | `shared` | long reads of bytes that the page cache has, by several cores |
+//! | `pipe` | pipes that the caller keeps |
 //! | `pending` | transfers that were started |
 //! | `kept` | pipes that a file keeps for them |
 //! | `rows` | rows of a table, through the cache |
@@ -27,6 +28,7 @@ mod foreign;
 mod kept;
 mod log;
 mod pending;
+mod pipe;
 mod rows;
 mod shared;
 mod short;
@@ -109,6 +111,7 @@ fn _datapipes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Buffer>()?;
     module.add_class::<File>()?;
+    module.add_class::<pipe::PyPipe>()?;
     module.add_class::<pending::Pending>()?;
     module.add_class::<pending::Notifier>()?;
     module.add_class::<rows::RowReader>()?;

@@ -10,6 +10,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datapipes::locks::{Condvar, Mutex};
@@ -95,9 +96,19 @@ struct Op {
     outcome: Mutex<Option<Result<(), Arc<Error>>>>,
     done: Condvar,
     owner: OwningProcess,
+    /// By this number a notifier names it. No other of the process has it.
+    number: u64,
 }
 
+/// The number of the next transfer.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 impl Op {
+    fn new() -> Arc<Op> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Op { outcome: Mutex::new(None), done: Condvar::new(), owner: OwningProcess::here(), number })
+    }
+
     fn set(&self, result: datapipes::Result<()>) {
         *self.outcome.lock() = Some(result.map_err(Arc::new));
         self.done.notify_all();
@@ -172,7 +183,7 @@ pub(crate) fn start(
         let done = len == 0 || len <= SHORT && short::read_cached(ssd, offset, &target)?;
         Ok((len, (!done).then_some(target)))
     })?;
-    let op = Arc::new(Op { outcome: Mutex::new(None), done: Condvar::new(), owner: OwningProcess::here() });
+    let op = Op::new();
     let carrier = match rest {
         Some(target) => Some(carry_out(py, opened, (offset, &target), &op, notifier)?),
         None => {
@@ -192,7 +203,7 @@ fn carry_out(
     notifier: Option<&Notifier>,
 ) -> PyResult<Carrier> {
     let tell = notifier.map(|notifier| notifier.share(py)).transpose()?;
-    let (sink, id) = (op.clone(), Arc::as_ptr(op).addr());
+    let (sink, id) = (op.clone(), op.number);
     let finish = move |result: datapipes::Result<()>| {
         sink.set(result);
         if let Some(tell) = tell {
@@ -270,8 +281,8 @@ impl Pending {
 
     /// By this number a notifier names it.
     #[getter]
-    fn _number(&self) -> usize {
-        Arc::as_ptr(&self.op).addr()
+    fn _number(&self) -> u64 {
+        self.op.number
     }
 
     fn __repr__(&self) -> String {
@@ -298,11 +309,11 @@ impl Drop for Pending {
 /// What the runtime's threads and the notifier share.
 struct Told {
     fd: OwnedFd,
-    numbers: Mutex<Vec<usize>>,
+    numbers: Mutex<Vec<u64>>,
 }
 
 impl Told {
-    fn tell(&self, number: usize) {
+    fn tell(&self, number: u64) {
         self.numbers.lock().push(number);
         // A full counter wakes up its reader as well.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
@@ -340,7 +351,7 @@ impl Notifier {
     }
 
     /// The numbers of the transfers that are done since the last call.
-    fn take(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+    fn take(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         attached(py, || self.owner.check("read"))?;
         // Nothing to read means that another call took it.
         let _ = rustix::io::read(&self.told.fd, &mut [0u8; 8]);

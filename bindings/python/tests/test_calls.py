@@ -205,6 +205,19 @@ def test_a_loop_that_is_closed_amid_a_transfer_leaves_nothing(path):
     assert descriptors() <= before + 1
 
 
+def test_a_loop_awaits_one_read_after_the_other(path):
+    """A transfer that is done before anybody waits is told later, and must not end another."""
+
+    async def many():
+        target = bytearray(256 << 10)
+        for at in range(2000):
+            assert await file.pread_async(target, at % 4 * len(target)) == len(target)
+
+    path.read_bytes()
+    with dp.open(path) as file:
+        asyncio.run(many())
+
+
 def test_what_is_cached_is_read_at_once(path, pattern):
     path.read_bytes()
     with dp.open(path) as file:

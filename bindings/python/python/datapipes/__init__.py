@@ -36,6 +36,7 @@ from ._errors import (
 from ._file import File, open
 from ._load import Loaded, Stream, load_file, load_files, load_npy, stream
 from ._log import Log, examine_log
+from ._pipe import Pipe, connect
 from ._report import Report
 from ._rows import Rows, rows
 
@@ -60,6 +61,7 @@ __all__ = [
     "OutOfRange",
     "Panicked",
     "Pending",
+    "Pipe",
     "PermissionDenied",
     "Report",
     "Rows",
@@ -69,6 +71,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "checkpoint",
+    "connect",
     "examine_log",
     "explain",
     "load_file",
