@@ -1,8 +1,8 @@
 """Data Pipes for Python: declare where data is, connect two places, transfer.
 
 Files into arrays past the page cache (`open`, `load_file`), rows of large tables through a cache
-(`rows`), the external sort (`sort`), checkpoints (`checkpoint`), and why a route was chosen
-(`explain`).
+(`rows`), the external sort (`sort`), checkpoints (`checkpoint`), logs (`Log`), and why a route was
+chosen (`explain`). `datapipes.fsspec` and `datapipes.torch` need the packages of those names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from . import _datapipes, checkpoint
-from ._datapipes import Buffer, Pending, __version__, parse_size
+from ._datapipes import Buffer, LogReader, Pending, __version__, parse_size, read_log
 from ._errors import (
     Busy,
     Corrupt,
@@ -35,6 +35,8 @@ from ._errors import (
 )
 from ._file import File, open
 from ._load import Loaded, Stream, load_file, load_files, load_npy, stream
+from ._log import Log, examine_log
+from ._pipe import Pipe, connect
 from ._report import Report
 from ._rows import Rows, rows
 
@@ -50,6 +52,8 @@ __all__ = [
     "Interrupted",
     "InvalidInput",
     "Loaded",
+    "Log",
+    "LogReader",
     "Misaligned",
     "NoSpace",
     "NotFound",
@@ -57,6 +61,7 @@ __all__ = [
     "OutOfRange",
     "Panicked",
     "Pending",
+    "Pipe",
     "PermissionDenied",
     "Report",
     "Rows",
@@ -66,6 +71,8 @@ __all__ = [
     "Unsupported",
     "__version__",
     "checkpoint",
+    "connect",
+    "examine_log",
     "explain",
     "load_file",
     "load_files",
@@ -73,6 +80,7 @@ __all__ = [
     "machine",
     "open",
     "parse_size",
+    "read_log",
     "rows",
     "sort",
     "stream",

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from ._datapipes import Notifier, Pending
 
 
 class _LoopNotifier:
-    """The transfers of one event loop that are under way."""
+    """The transfers of one event loop that are under way.
+
+    Only the loop refers to it, as to the reader of a descriptor. So a loop that is closed, also in
+    the middle of a transfer, takes it along.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.notifier = Notifier()
         self._waiting: dict[int, tuple[asyncio.Future[int], Pending]] = {}
-        self._watched = False
+        loop.add_reader(self.notifier.fileno(), self._ready)
 
     def wait(self, loop: asyncio.AbstractEventLoop, pending: Pending) -> asyncio.Future[int]:
         future: asyncio.Future[int] = loop.create_future()
         self._waiting[pending._number] = (future, pending)
-        if not self._watched:
-            # Only while transfers are under way, so that a loop that ends holds nothing of ours.
-            loop.add_reader(self.notifier.fileno(), self._ready, loop)
-            self._watched = True
         return future
 
-    def _ready(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _ready(self) -> None:
         for number in self.notifier.take():
             waiting = self._waiting.pop(number, None)
             if waiting is None:
@@ -39,16 +39,15 @@ class _LoopNotifier:
             else:
                 if not future.cancelled():
                     future.set_result(result)
-        if not self._waiting and self._watched:
-            loop.remove_reader(self.notifier.fileno())
-            self._watched = False
 
 
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopNotifier] = WeakKeyDictionary()
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopNotifier]] = WeakKeyDictionary()
 
 
 def notifier_of(loop: asyncio.AbstractEventLoop) -> _LoopNotifier:
-    found = _loops.get(loop)
+    known = _loops.get(loop)
+    found = known() if known is not None else None
     if found is None:
-        found = _loops[loop] = _LoopNotifier(loop)
+        found = _LoopNotifier(loop)
+        _loops[loop] = ref(found)
     return found

@@ -19,11 +19,13 @@ class File(_datapipes.File):
         """Fill ``buffer`` from ``offset`` and return the number of bytes.
 
         A task that is cancelled no longer waits; the transfer goes on and keeps the buffer until
-        it is done.
+        it is done. A few bytes that the page cache has are read at once.
         """
         loop = asyncio.get_running_loop()
         notifier = notifier_of(loop)
         pending = self._start(buffer, offset, notifier.notifier)
+        if pending.done():
+            return pending.result(0)
         return await notifier.wait(loop, pending)
 
     def report(self) -> Report:
