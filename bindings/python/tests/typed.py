@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 
 import datapipes as dp
 import numpy as np
@@ -23,6 +24,18 @@ def files(path: str) -> int:
         under_way: dp.Pending = file.pread(bytearray(100))
         file.read_ranges([(0, 10), (100, 10)], out=bytearray(20))
         return count + len(buffer) + under_way.result(timeout=5.0)
+
+
+def names(path: bytes, out: pathlib.Path) -> pathlib.Path:
+    with dp.open(path) as file:
+        part = file.read(0, 8)
+        array: npt.NDArray[np.uint8] = np.frombuffer(memoryview(part), np.uint8)
+        file.readinto(np.zeros(4, "M8[s]"))
+        file.read_ranges(np.array([[0, 10]]))
+        file.read_ranges([range(2), [0, int(array[0])]])
+        dp.sort(path, out, separator=b",")
+        print(dp.load_files([path, out, "x"]), memoryview(part))
+        return file.path
 
 
 async def serve(path: str) -> int:

@@ -36,6 +36,7 @@ from ._errors import (
 from ._file import File, open
 from ._load import Loaded, Stream, load_file, load_files, load_npy, stream
 from ._log import Log, examine_log
+from ._paths import Path
 from ._pipe import Pipe, connect
 from ._report import Report
 from ._rows import Rows, rows
@@ -86,7 +87,7 @@ __all__ = [
     "stream",
 ]
 
-Place = File | Buffer | str | os.PathLike[str]
+Place = File | Buffer | Path
 
 
 def machine() -> Report:
@@ -103,15 +104,15 @@ def explain(source: Place, target: Place) -> Report:
 
 
 def sort(
-    input: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    input: Path,
+    output: Path,
     *,
     format: str = "lines",
     record: tuple[int, int, int] | None = None,
     reverse: bool = False,
     unique: bool = False,
     keys: Sequence[str] = (),
-    separator: str | None = None,
+    separator: str | bytes | None = None,
     memory: int | str | None = None,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Report:
@@ -119,17 +120,19 @@ def sort(
 
     ``format``: "lines" (in byte order, or by ``keys`` such as "2,2n" as of sort -k), "u32", "u64",
     "i64", "f64" (little-endian numbers), or "records" with ``record=(length, key offset, key
-    length)``. ``memory`` is all that may be used: bytes, or "2G". ``progress`` is called some times
+    length)``. ``memory`` is all that may be used: bytes, or "2G"; the least is 16 MiB. ``progress`` is called some times
     a second with (bytes of the input, read, written); an exception of it, or Ctrl-C, stops the
     sort, which then leaves no files behind.
     """
     if isinstance(keys, str):
         raise InvalidInput("sort: keys is a list of strings", operation="sort")
-    if separator is not None and len(separator.encode()) != 1:
+    if isinstance(separator, str):
+        separator = os.fsencode(separator)
+    if separator is not None and (not isinstance(separator, bytes) or len(separator) != 1):
         raise InvalidInput(f"sort: a separator is one byte, not {separator!r}", operation="sort")
     if progress is not None and not callable(progress):
         raise InvalidInput("sort: progress is not callable", operation="sort")
-    byte = separator.encode()[0] if separator is not None else None
+    byte = separator[0] if separator is not None else None
     budget = parse_size(memory) if isinstance(memory, str) else memory
     made = _datapipes.sort(
         input, output, format, record, reverse, unique, list(keys), byte, budget, progress

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from weakref import WeakKeyDictionary, ref
 
 from ._datapipes import Notifier, Pending
+from ._errors import Forked
 
 
 class _LoopNotifier:
@@ -17,6 +19,7 @@ class _LoopNotifier:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.notifier = Notifier()
+        self._process = os.getpid()
         self._waiting: dict[int, tuple[asyncio.Future[int], Pending]] = {}
         loop.add_reader(self.notifier.fileno(), self._ready)
 
@@ -25,7 +28,15 @@ class _LoopNotifier:
         self._waiting[pending._number] = (future, pending)
         return future
 
+    def forsake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future, _ in waiting.values():
+            if not future.done():
+                future.set_exception(Forked("read: the transfer is the parent's", operation="read"))
+
     def _ready(self) -> None:
+        if self._process != os.getpid():
+            return  # What is to be read there is the parent's.
         for number in self.notifier.take():
             waiting = self._waiting.pop(number, None)
             if waiting is None:
@@ -51,3 +62,17 @@ def notifier_of(loop: asyncio.AbstractEventLoop) -> _LoopNotifier:
         found = _LoopNotifier(loop)
         _loops[loop] = ref(found)
     return found
+
+
+def _in_child() -> None:
+    """In a child of fork: who awaits a transfer of the parent is told so.
+
+    The loop's descriptors are shared with the parent, so none of them is touched.
+    """
+    for known in list(_loops.values()):
+        found = known()
+        if found is not None:
+            found.forsake()
+
+
+os.register_at_fork(after_in_child=_in_child)

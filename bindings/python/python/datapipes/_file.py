@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from typing import Any
 
 from . import _datapipes
 from ._aio import notifier_of
+from ._paths import Path
 from ._report import Report, moved
 
 
@@ -30,9 +30,9 @@ class File(_datapipes.File):
 
     def report(self) -> Report:
         """What was moved by blocking calls, by primitive."""
-        return moved(f"file {os.fspath(self.path)}", json.loads(self._report()))
+        return moved(f"file {self.path}", json.loads(self._report()))
 
 
-def open(path: str | os.PathLike[str], mode: str = "r") -> File:
+def open(path: Path, mode: str = "r") -> File:
     """Open a file: "r" to read, "r+" to read and write, "w" to create or empty it, "x" to create it."""
     return File(path, mode)

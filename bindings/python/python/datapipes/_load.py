@@ -10,7 +10,7 @@ import importlib
 import io
 import json
 import math
-import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
@@ -21,11 +21,10 @@ import numpy.typing as npt
 from ._datapipes import Buffer
 from ._errors import Corrupt, InvalidInput, Unsupported
 from ._file import File
+from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
 
 Array = npt.NDArray[Any]
-Path = str | os.PathLike[str]
-
 _MAX_HEADER = 100 << 20
 """The longest header of safetensors: that of its own reader."""
 _MAX_DIMENSIONS = 64
@@ -58,19 +57,75 @@ def _corrupt(path: str, why: str, offset: int = 0) -> NoReturn:
     raise Corrupt(f"load: {path}: {why}", offset=offset, operation="load")
 
 
+def described_dtype(text: object) -> np.dtype[Any]:
+    """The type of numbers by its text in a description, which is not trusted.
+
+    Raises:
+        ValueError: It is no type of plain numbers, dates or texts.
+        ImportError: It needs the package ml_dtypes.
+    """
+    if not isinstance(text, str) or len(text) > 64:
+        raise ValueError("a dtype is a short text")
+    if text in _EXTENDED.values():
+        return _extended(text)
+    if re.fullmatch(r"[<>|=]?[?biufcmMSU][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?", text) is None:
+        raise ValueError(f"no dtype of numbers: {text!r}")
+    try:
+        dtype: np.dtype[Any] = np.dtype(text)
+    except (TypeError, ValueError) as why:
+        raise ValueError(f"no dtype of numbers: {text!r}: {why}") from None
+    if dtype.itemsize == 0:
+        raise ValueError(f"elements of 0 bytes: {text!r}")
+    return dtype
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str | None:
+    """The text by which `described_dtype` finds the type again, or None."""
+    if dtype.name in _EXTENDED.values() and dtype == _known_extended(dtype.name):
+        return dtype.name
+    try:
+        return dtype.str if described_dtype(dtype.str) == dtype else None
+    except ValueError:
+        return None
+
+
+def check_array(dtype: np.dtype[Any], shape: object) -> tuple[int, ...]:
+    """The shape of an array by its description, which is not trusted.
+
+    Raises:
+        ValueError: No array of the type has the shape.
+    """
+    if not _is_shape(shape):
+        raise ValueError(f"no valid shape: {str(shape)[:200]}")
+    sizes: Sequence[int] = shape  # type: ignore[assignment]
+    if dtype.hasobject or dtype.subdtype is not None or not _fits(sizes, dtype.itemsize):
+        raise ValueError(f"no array of {dtype} has the shape {sizes}")
+    return tuple(sizes)
+
+
+def _extended(name: str) -> np.dtype[Any]:
+    found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    return found
+
+
+def _known_extended(name: str) -> np.dtype[Any] | None:
+    try:
+        return _extended(name)
+    except ImportError:
+        return None
+
+
 def _dtype(path: str, tensor: str, name: str) -> np.dtype[Any]:
     if name in _PLAIN:
         return np.dtype(_PLAIN[name])
     try:
-        ml_dtypes = importlib.import_module("ml_dtypes")
+        return _extended(_EXTENDED[name])
     except ImportError:
         raise Unsupported(
             f"load: {path}: tensor {tensor!r} is {name}, which NumPy lacks; install ml_dtypes",
             operation="load",
             advice="install ml_dtypes",
         ) from None
-    extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _EXTENDED[name]))
-    return extended
 
 
 class _Tensor:
@@ -160,6 +215,15 @@ def _tensor(path: str, name: str, entry: Any, payload: int) -> _Tensor:
     return _Tensor(name, kind, tuple(shape), begin, end)
 
 
+def _is_shape(shape: object) -> bool:
+    """Whether these are sizes of an array's dimensions."""
+    return (
+        isinstance(shape, (list, tuple))
+        and len(shape) <= _MAX_DIMENSIONS
+        and all(type(size) is int and size >= 0 for size in shape)
+    )
+
+
 def _fits(shape: Sequence[int], itemsize: int) -> bool:
     """Whether NumPy can make an array of this shape: it multiplies empty dimensions out, too."""
     return itemsize > 0 and math.prod(max(size, 1) for size in shape) * itemsize < 2**62
@@ -239,10 +303,10 @@ def _npy(path: str, file: File) -> Array:
         raise Unsupported(
             f"load: {path}: objects of Python, whose loading would run code of the file", operation="load"
         )
-    if not all(map(_whole, shape)) or len(shape) > _MAX_DIMENSIONS:
-        _corrupt(path, f"no valid shape: {shape}")
-    if not _fits(shape, dtype.itemsize):
-        _corrupt(path, f"no array of {dtype} has the shape {shape}")
+    try:
+        check_array(dtype, shape)
+    except ValueError as why:
+        _corrupt(path, str(why))
     at, length = stream.tell(), math.prod(shape) * dtype.itemsize
     if length > size - at:
         _corrupt(path, f"{shape} of {dtype} are {length} bytes, and there are {size - at}", at)
@@ -255,7 +319,7 @@ def _npy(path: str, file: File) -> Array:
 
 
 def _load(path: Path, framework: str) -> tuple[Any, dict[str, dict[str, Any]]]:
-    name = os.fspath(path)
+    name = text_of(path)
     with File(path, "r") as file:
         if name.endswith(".npy"):
             found: Any = _npy(name, file)
@@ -273,7 +337,7 @@ def _load(path: Path, framework: str) -> tuple[Any, dict[str, dict[str, Any]]]:
 def load_npy(path: Path) -> Array:
     """Read a .npy file into an array that owns its memory."""
     with File(path, "r") as file:
-        return _npy(os.fspath(path), file)
+        return _npy(text_of(path), file)
 
 
 def load_file(path: Path, framework: str = "numpy") -> Loaded:
@@ -290,7 +354,7 @@ def load_files(paths: Iterable[Path], framework: str = "numpy") -> Loaded:
     _check_framework(framework)
     loaded = Loaded()
     counters: dict[str, dict[str, Any]] = {}
-    names = [os.fspath(path) for path in paths]
+    names = texts_of(paths, "load")
     for path in names:
         found, done = _load(path, framework)
         arrays = found if isinstance(found, dict) else {"array": found}
@@ -317,7 +381,7 @@ class Stream:
     def __init__(self, paths: Iterable[Path], framework: str = "numpy") -> None:
         _check_framework(framework)
         self._framework = framework
-        self._paths = [os.fspath(path) for path in paths]
+        self._paths = texts_of(paths, "stream")
         self._counters: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Stream:

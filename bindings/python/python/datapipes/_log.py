@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from . import _datapipes
+from ._paths import Path, text_of
 from ._report import Report
 
 
@@ -23,11 +23,11 @@ class Log(_datapipes.Log):
         return json.loads(self._stats())  # type: ignore[no-any-return]
 
 
-def examine_log(folder: str | os.PathLike[str]) -> Report:
+def examine_log(folder: Path) -> Report:
     """Read and check a whole log: its first record, the next one, bytes and segments."""
     found = json.loads(_datapipes.examine_log(folder))
     text = (
         f"records {found['first']} to {found['next'] - 1}, {found['payload_bytes']} bytes, in "
         f"{found['segments']} segments of {found['segment_bytes']} bytes"
     )
-    return Report(f"log {os.fspath(folder)}", text, found)
+    return Report(f"log {text_of(folder)}", text, found)
