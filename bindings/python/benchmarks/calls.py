@@ -199,16 +199,19 @@ def rows(folder: Path, turns: int, prefix: list[str], mib: int, count: int) -> N
     for _ in range(turns):
         for kind in ("datapipes", "memmap", "memmap-random"):
             forget(path)
-            command = [*prefix, sys.executable, "-c", ROWS, str(path), kind, str(count), "64M"]
+            # With the kernel's readahead a row costs milliseconds.
+            asked = count // 40 if kind == "memmap" else count
+            command = [*prefix, sys.executable, "-c", ROWS, str(path), kind, str(asked), "64M"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
             if done.returncode != 0:
                 print(f"{kind}: {done.stderr.strip().splitlines()[-1:]}")
                 continue
             wall, used, total = map(float, done.stdout.split())
-            sums.add(total)
-            found.setdefault(kind, []).append((wall, used))
+            if kind != "memmap":
+                sums.add(total)
+            found.setdefault(kind, []).append((wall / asked * 1e6, used / asked * 1e6))
     print(f"\n## rows of 128 bytes out of {mib} MiB, {count} of them\n")
-    print("| reader | wall s, median | least to most | CPU s, median |\n|---|---|---|---|")
+    print("| reader | wall us a row, median | least to most | CPU us a row |\n|---|---|---|---|")
     for kind, all_of in found.items():
         walls = sorted(w for w, _ in all_of)
         used = statistics.median(c for _, c in all_of)

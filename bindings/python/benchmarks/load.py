@@ -2,8 +2,11 @@
 
     python load.py FOLDER [--turns N] [--mib N] [--tensors N]
 
-Prints a table: median wall time, and the median of the CPU seconds (user and system) beside it.
-Warm: the page cache has the file. Cold: it was told to forget it, and was seen to have done so.
+Prints a table of medians: the time until the loader returned, the time until a byte of every page
+was read as well (some loaders only map the file), and the CPU seconds (user and system) of both.
+Warm: the page cache has the file. Cold: it was told to forget it. In a virtual machine, free memory
+may have been given back to the host, and its first touch costs more than the load; with --touched,
+each process touches and frees as much memory just before.
 Loaders that are not installed are named.
 """
 
@@ -37,11 +40,12 @@ def call(p):
     loader = SafeTensorsFileLoader(SingleGroup(), "cpu", nogds=True)
     loader.add_filenames({0: [p]})
     held = loader.copy_files_to_device()
-    return [held.get_tensor(name) for name in held.key_to_rank_lidix], held, loader
+    return [held.get_tensor(name) for name in held.key_to_rank_lidx], held, loader
 """,
     "kvikio, no GDS": """
-import kvikio, numpy as np, os
+import kvikio, kvikio.defaults, numpy as np, os
 kvikio.defaults.set("compat_mode", kvikio.CompatMode.ON)
+kvikio.defaults.set("num_threads", os.cpu_count())
 def call(p):
     out = np.empty(os.path.getsize(p), np.uint8)
     with kvikio.CuFile(p, "r") as f:
@@ -74,16 +78,35 @@ def call(p):
 }
 
 CHILD = """
-import json, os, resource, sys, time
+import json, mmap, os, resource, sys, time
 {setup}
+size = os.path.getsize(sys.argv[1]) * 5 // 4
+if {touched}:
+    before = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    before.madvise(mmap.MADV_HUGEPAGE)
+    for at in range(0, size, 4096):
+        before[at] = 1
+    before.close()
 path = sys.argv[1]
 def cpu():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
+def use(x):
+    if isinstance(x, dict):
+        x = list(x.values())
+    if isinstance(x, (list, tuple)):
+        return sum(map(use, x))
+    if hasattr(x, "ctypes"):
+        return int(x.reshape(-1).view("u1")[::4096].sum())
+    if hasattr(x, "data_ptr"):
+        import torch
+        return int(x.reshape(-1).view(torch.uint8)[::4096].sum())
+    return 0
 c, t = cpu(), time.perf_counter()
 kept = call(path)
-t, c = time.perf_counter() - t, cpu() - c
-print(json.dumps([t, c]), flush=True)
+loaded = time.perf_counter() - t
+assert use(kept) > 0
+print(json.dumps([loaded, time.perf_counter() - t, cpu() - c]), flush=True)
 os._exit(0)
 """
 
@@ -117,8 +140,8 @@ def prepare(path: Path, warm: bool) -> None:
     os.close(descriptor)
 
 
-def load(name: str, path: Path) -> tuple[float, float] | str:
-    child = CHILD.format(setup=HERE[name])
+def load(name: str, path: Path, touched: bool) -> list[float] | str:
+    child = CHILD.format(setup=HERE[name], touched=touched)
     environment = {**os.environ, "OMP_NUM_THREADS": str(os.cpu_count()), "RUNAI_STREAMER_LOG_TO_STDERR": "0"}
     command = [sys.executable, "-c", child, str(path)]
     try:
@@ -128,8 +151,8 @@ def load(name: str, path: Path) -> tuple[float, float] | str:
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     if done.returncode != 0 or not lines:
         return (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-    wall, cpu = json.loads(lines[-1])
-    return wall, cpu
+    found: list[float] = json.loads(lines[-1])
+    return found
 
 
 def main() -> None:
@@ -139,6 +162,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--tensors", type=int, default=126)
     parser.add_argument("--only", default="", help="names that begin so, separated by commas")
+    parser.add_argument("--touched", action="store_true", help="touch and free as much memory before each load")
     parser.add_argument("--temperature", choices=["warm", "cold", "both"], default="both")
     of = parser.parse_args()
     path = of.folder / f"model-{of.mib}-{of.tensors}.safetensors"
@@ -148,28 +172,27 @@ def main() -> None:
         word = "warm" if warm else "cold"
         if of.temperature not in ("both", word):
             continue
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        found: dict[str, list[list[float]]] = {name: [] for name in names}
         broken: dict[str, str] = {}
-        for _ in range(of.turns):
-            for name in names:
+        for turn in range(of.turns):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 if name in broken:
                     continue
                 prepare(path, warm)
-                took = load(name, path)
+                took = load(name, path, of.touched)
                 if isinstance(took, str):
                     broken[name] = took
                 else:
                     found[name].append(took)
         print(f"\n{word}: {of.mib} MiB, {of.tensors} tensors, {of.turns} turns\n")
-        print("| loader | wall s, median | least to most | CPU s, median |\n|---|---|---|---|")
+        print("| loader | loaded, wall s | and every page read, wall s | least to most | CPU s |")
+        print("|---|---|---|---|---|")
         for name, all_of in found.items():
             if name in broken:
                 continue
-            walls, cpus = sorted(w for w, _ in all_of), [c for _, c in all_of]
-            print(
-                f"| {name} | {statistics.median(walls):.2f} | {walls[0]:.2f} to {walls[-1]:.2f} "
-                f"| {statistics.median(cpus):.2f} |"
-            )
+            loaded, used, cpus = (statistics.median(one) for one in zip(*all_of, strict=True))
+            walls = [of_one[1] for of_one in all_of]
+            print(f"| {name} | {loaded:.2f} | {used:.2f} | {min(walls):.2f} to {max(walls):.2f} | {cpus:.2f} |")
         for name, why in broken.items():
             print(f"\nnot measured: {name}: {why}")
 

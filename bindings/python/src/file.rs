@@ -1,39 +1,21 @@
 //! Files.
 
-use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use datapipes::locks::Mutex;
-use datapipes::process::OwningProcess;
-use datapipes::{Constraints, Counters, Dram, Error, ErrorKind, Pipe, Result, Span, Ssd};
+use datapipes::{Dram, Error, ErrorKind, Result, Span, Ssd};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, allocate};
 use crate::errors::{detached, invalid, json};
 use crate::foreign::{Bytes, Use};
-use crate::kept::KeptPipes;
 use crate::machine;
+use crate::opened::{Moved, Opened, available, constraints, note};
 use crate::pending::{self, Notifier, Pending};
 use crate::shared;
 use crate::short::{self, SHORT};
-
-/// What was moved, by primitive. The names of short reads and writes are not those of primitives.
-pub(crate) type Moved = BTreeMap<&'static str, Counters>;
-
-/// A file as one process opened it, and its pipes that are kept for further reads.
-pub(crate) struct Opened {
-    pub(crate) ssd: Ssd,
-    pub(crate) kept: KeptPipes,
-    owner: OwningProcess,
-}
-
-impl Opened {
-    fn new(ssd: Ssd) -> Arc<Opened> {
-        Arc::new(Opened { ssd, kept: KeptPipes::default(), owner: OwningProcess::here() })
-    }
-}
 
 /// An open file. `datapipes.open` makes it.
 #[pyclass(frozen, subclass, weakref, module = "datapipes", name = "File")]
@@ -43,22 +25,6 @@ pub(crate) struct File {
     /// `None` once it is closed. Both are locked only by holders of the interpreter's lock.
     opened: Mutex<Option<Arc<Opened>>>,
     moved: Mutex<Moved>,
-}
-
-/// Adds what a pipe did.
-pub(crate) fn note(moved: &mut Moved, pipe: &Pipe) {
-    for hop in pipe.report().hops {
-        moved.entry(hop.primitive).or_default().add(&hop.counters);
-    }
-}
-
-/// The bytes from an offset to the end, at most `len`.
-pub(crate) fn available(ssd: &Ssd, offset: u64, len: u64) -> Result<u64> {
-    Ok(ssd.len()?.saturating_sub(offset).min(len))
-}
-
-pub(crate) fn constraints(len: u64) -> Constraints {
-    Constraints::default().typical_len(len)
 }
 
 /// Reads from the file into memory of at least as many bytes.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use datapipes::locks::Mutex;
 use datapipes::memory::{Access, RawLease};
 use datapipes::process::OwningProcess;
-use datapipes::{ConnectOptions, Constraints, Dram, MapOptions, Result, Runtime, RuntimePipe, Span, Ssd};
+use datapipes::{ConnectOptions, Constraints, Dram, Error, MapOptions, Result, Runtime, RuntimePipe, Span, Ssd};
 
 /// Slots by their size: the longest read that they serve, and their number.
 const SIZES: [(u64, usize); 2] = [(64 << 10, 32), (1 << 20, 8)];
@@ -98,7 +98,8 @@ impl Staged {
         // The blocks that a read begins and ends in.
         let slot = (longest + 2 * block) as usize;
         let memory = Dram::allocate_for_with(ssd, 0, slot * count, MapOptions::default().prefault(false))?;
-        let options = ConnectOptions::default().constraints(Constraints::default().typical_len(longest)).queue(count);
+        let options =
+            ConnectOptions::default().constraints(Constraints::default().typical_len(longest)).queue(2 * count);
         let pipe = runtime.connect_with(ssd, &memory, &options)?;
         let slots = Mutex::new(Slots { free: (0..count).rev().collect(), waiting: VecDeque::new() });
         Ok(Arc::new(Staged { pipe, memory, block, slot, slots }))
@@ -109,26 +110,29 @@ impl Staged {
     pub(crate) fn read(self: &Arc<Staged>, offset: u64, target: &Dram, finish: Finish) -> Result<()> {
         let job = Job { offset, target: target.memory().raw_lease(Access::Write)?, finish };
         let mut slots = self.slots.lock();
-        match slots.free.pop() {
-            Some(slot) => {
-                drop(slots);
-                self.launch(slot, job);
-            }
-            None => slots.waiting.push_back(job),
-        }
-        Ok(())
+        let Some(slot) = slots.free.pop() else {
+            slots.waiting.push_back(job);
+            return Ok(());
+        };
+        drop(slots);
+        self.launch(slot, job).map_err(|(_, error)| {
+            self.reuse(slot);
+            error
+        })
     }
 
-    fn launch(self: &Arc<Staged>, slot: usize, job: Job) {
-        let len = job.target.len() as u64;
+    fn launch(self: &Arc<Staged>, slot: usize, job: Job) -> std::result::Result<(), (Job, Error)> {
         let skip = job.offset % self.block;
         let from = (slot * self.slot) as u64;
         // The file may end before the block does, so the end is not rounded.
-        let span = Span { source: job.offset - skip, target: from, len: skip + len };
-        let staged = self.clone();
+        let span = Span { source: job.offset - skip, target: from, len: skip + job.target.len() as u64 };
         match self.pipe.transfer(span) {
-            Ok(handle) => handle.on_done(move |result| staged.done(slot, skip, job, result)),
-            Err(error) => self.done(slot, skip, job, Err(error)),
+            Ok(handle) => {
+                let staged = self.clone();
+                handle.on_done(move |result| staged.done(slot, skip, job, result));
+                Ok(())
+            }
+            Err(error) => Err((job, error)),
         }
     }
 
@@ -144,15 +148,23 @@ impl Staged {
             Ok(())
         });
         drop(target);
-        let mut slots = self.slots.lock();
-        let next = slots.waiting.pop_front();
-        if next.is_none() {
-            slots.free.push(slot);
-        }
-        drop(slots);
-        if let Some(next) = next {
-            self.launch(slot, next);
-        }
+        self.reuse(slot);
         finish(result);
+    }
+
+    /// Gives a slot to the next read that can be started.
+    fn reuse(self: &Arc<Staged>, slot: usize) {
+        loop {
+            let mut slots = self.slots.lock();
+            let Some(next) = slots.waiting.pop_front() else { return slots.free.push(slot) };
+            drop(slots);
+            match self.launch(slot, next) {
+                Ok(()) => return,
+                Err((Job { target, finish, .. }, error)) => {
+                    drop(target);
+                    finish(Err(error));
+                }
+            }
+        }
     }
 }

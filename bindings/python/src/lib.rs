@@ -7,6 +7,7 @@
 //! | `errors` | exceptions; calls without the interpreter's lock |
 //! | `foreign` | memory of Python objects as places |
 //! | `buffer` | memory of the library as a Python object |
+//! | `opened` | a file as one process opened it, with its kept pipes |
 //! | `file` | files |
 //! | `short` | a few bytes of a file, by one system call |
 //! | `shared` | long reads of bytes that the page cache has, by several cores |
@@ -27,6 +28,7 @@ mod file;
 mod foreign;
 mod kept;
 mod log;
+mod opened;
 mod pending;
 mod pipe;
 mod rows;

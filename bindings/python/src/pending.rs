@@ -21,10 +21,10 @@ use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors::{attached, detached, to_py};
-use crate::file::{Opened, available};
 use crate::foreign::Bytes;
 use crate::kept::{KeptPipes, Staged};
 use crate::machine;
+use crate::opened::{Opened, available};
 use crate::short::{self, SHORT};
 
 /// How often a waiter looks for signals (Ctrl-C).

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use datapipes::locks::Mutex;
 use datapipes::{Dram, Error, Pipe, Result, Span, Ssd};
 
-use crate::file::{Moved, constraints, note};
 use crate::machine;
+use crate::opened::{Moved, constraints, note};
 
 /// Bytes that a core takes at a time: a few huge pages.
 const PART: u64 = 8 << 20;
 
 /// The most cores that share a read: four reach what most memories can.
-const MOST: u64 = 4;
+const MAX_CORES: u64 = 4;
 
 /// The primitive by which each core copies.
 const PRIMITIVE: &str = "pread-cached";
@@ -24,7 +24,7 @@ const PRIMITIVE: &str = "pread-cached";
 pub(crate) fn workers(pipe: &Pipe, len: u64) -> u64 {
     let is_copy = pipe.route().hops.iter().all(|hop| hop.primitive.ends_with("-cached"));
     let cores = machine().topology().usable_cores().count() as u64;
-    if is_copy { cores.min(MOST).min(len / PART) } else { 1 }
+    if is_copy { cores.min(MAX_CORES).min(len / PART) } else { 1 }
 }
 
 /// Reads `len` bytes at `offset` into the target by so many cores, of which the caller's is one.

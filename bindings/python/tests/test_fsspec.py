@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 import datapipes as dp
 import pytest
@@ -28,6 +29,7 @@ def test_the_name_of_the_protocol(files, pattern):
     with fsspec.open(f"datapipes://{folder}/file1", "rb") as opened:
         assert opened.read() == pattern(2 * MIB + 17, 1)
     assert fs.unstrip_protocol(f"{folder}/file1") == f"datapipes://{folder}/file1"
+    assert fs.unstrip_protocol("datapipes://x/y") == f"datapipes://{os.getcwd()}/x/y"
     assert sorted(path.rsplit("/", 1)[1] for path in fs.ls(f"datapipes://{folder}", detail=False)) == [
         "file0",
         "file1",

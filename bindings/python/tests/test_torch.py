@@ -53,6 +53,7 @@ def test_tensors_of_all_kinds(folder, padding):
     assert set(loaded) == {*given, "empty", "scalar"}
     for name, of in given.items():
         assert loaded[name].dtype == of.dtype and loaded[name].shape == of.shape
+        assert loaded[name].data_ptr() % of.element_size() == 0
         assert torch.equal(loaded[name].view(torch.uint8), of.view(torch.uint8)), name
     assert loaded["empty"].shape == (0, 3) and loaded["scalar"].item() == 2.5
 

@@ -48,6 +48,22 @@ def rows(path: str) -> npt.NDArray[np.float32]:
     return table[np.array([1, 2, 3])]
 
 
+def pipes(path: str) -> dict[str, object]:
+    with dp.open(path) as file:
+        pipe: dp.Pipe = dp.connect(file, dp.Buffer(4096), typical_len=64)
+        pipe.transfer(source=5, len=64)
+        print(pipe.route())
+        return pipe.report().to_dict()
+
+
+def logs(folder: str) -> list[bytes]:
+    with dp.Log(folder, segment_bytes=1 << 20) as log:
+        number: int = log.append(b"one") + log.append_durable(np.zeros(3))
+        log.sync()
+        print(number, log.read(1), log.stats()["records"], dp.examine_log(folder))
+        return [record for _, record in log] + [record for _, record in dp.read_log(folder, start=2)]
+
+
 def main() -> None:
     try:
         print(dp.sort("in", "out", format="u64", memory="2G", progress=lambda *counts: None))

@@ -136,7 +136,7 @@ fn note(line: &str, totals: &mut Totals) {
     if let Some((_, skipped)) = line.strip_prefix("SKIPPED [").and_then(|rest| rest.split_once("] ")) {
         let (test, why) = skipped.split_once(": ").unwrap_or((skipped, "no reason given"));
         totals.skipped.push((format!("python-test {test}"), why.to_owned()));
-    } else if line.contains(" in ") && line.ends_with('s') || line.ends_with("s)") {
+    } else if line.starts_with(|first: char| first.is_ascii_digit()) && line.contains(" in ") {
         totals.passed += count(line, "passed");
         totals.failed += count(line, "failed") + count(line, "error") + count(line, "errors");
     }

@@ -50,7 +50,10 @@ def tensor_of_array(array: npt.NDArray[Any]) -> Any:
     return torch.from_numpy(array)
 
 
-class RowsDataset(torch.utils.data.Dataset[Any]):
+_Dataset: Any = torch.utils.data.Dataset
+
+
+class RowsDataset(_Dataset):  # type: ignore[misc]  # The checker may not have torch.
     """A table of `datapipes.rows` as a dataset: a batch is one gather, not a read for each row.
 
     Give ``collate_fn=dataset.collate`` to the DataLoader, since a batch is a tensor already.
