@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from . import _datapipes, checkpoint
-from ._datapipes import Buffer, LogReader, Pending, __version__, parse_size, read_log
+from ._datapipes import Buffer, LogReader, Pending, __version__, parse_size
 from ._errors import (
     Busy,
     Corrupt,
@@ -35,8 +35,8 @@ from ._errors import (
 )
 from ._file import File, open
 from ._load import Loaded, Stream, load_file, load_files, load_npy, stream
-from ._log import Log, examine_log
-from ._paths import Path
+from ._log import Log, examine_log, read_log
+from ._paths import Path, text_of
 from ._pipe import Pipe, connect
 from ._report import Report
 from ._rows import Rows, rows
@@ -90,6 +90,10 @@ __all__ = [
 Place = File | Buffer | Path
 
 
+_LEAST_MEMORY = 16 << 20
+"""The program itself needs most of it."""
+
+
 def machine() -> Report:
     """The hardware that was found: cores, caches, memory, instructions."""
     return Report._of("machine", _datapipes.machine_facts())
@@ -100,7 +104,21 @@ def explain(source: Place, target: Place) -> Report:
 
     A place is a File, a Buffer, a path, or a name such as "ssd:/data/x?access=direct" or "dram:1G".
     """
-    return Report._of("route", _datapipes.explain(source, target))
+    return Report._of("route", _datapipes.explain(_place(source), _place(target)))
+
+
+def _place(place: Place) -> File | Buffer | str:
+    if isinstance(place, (File, Buffer)):
+        return place
+    if not isinstance(place, (str, bytes, os.PathLike)):
+        why = 'a place is a File, a Buffer, a path, or a name such as "ssd:/path" or "dram:1G"'
+        raise InvalidInput(f"explain: {why}", operation="explain")
+    text = text_of(place)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Only the name of a file is no text.
+        return open(text.removeprefix("ssd:"))
+    return text
 
 
 def sort(
@@ -130,12 +148,17 @@ def sort(
         separator = os.fsencode(separator)
     if separator is not None and (not isinstance(separator, bytes) or len(separator) != 1):
         raise InvalidInput(f"sort: a separator is one byte, not {separator!r}", operation="sort")
+    if format != "lines" and (keys or separator is not None):
+        why = f'keys= and separator= are for format "lines", not {format!r}'
+        raise InvalidInput(f"sort: {why}", operation="sort")
     if progress is not None and not callable(progress):
         raise InvalidInput("sort: progress is not callable", operation="sort")
     byte = separator[0] if separator is not None else None
     budget = parse_size(memory) if isinstance(memory, str) else memory
+    if budget is not None and budget < _LEAST_MEMORY:
+        raise InvalidInput(f"sort: memory={memory!r}: the least is 16 MiB", operation="sort")
     made = _datapipes.sort(
-        input, output, format, record, reverse, unique, list(keys), byte, budget, progress
+        text_of(input), text_of(output), format, record, reverse, unique, list(keys), byte, budget, progress
     )
     return Report._of("sort", made)
 

@@ -109,13 +109,13 @@ class LogReader:
 class Log:
     """A log of records in a folder."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         folder: Path,
         *,
         segment_bytes: int | None = None,
         batch_bytes: int | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     def append(self, record: _Fills | _Dlpack) -> int: ...
     def append_durable(self, record: _Fills | _Dlpack) -> int: ...
     def sync(self) -> None: ...

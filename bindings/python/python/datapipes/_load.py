@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ._datapipes import Buffer
 from ._errors import Corrupt, InvalidInput, Unsupported
-from ._file import File
+from ._file import File, open
 from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
 
@@ -320,7 +320,7 @@ def _npy(path: str, file: File) -> Array:
 
 def _load(path: Path, framework: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     name = text_of(path)
-    with File(path, "r") as file:
+    with open(name) as file:
         if name.endswith(".npy"):
             found: Any = _npy(name, file)
             if framework == "torch":
@@ -336,8 +336,9 @@ def _load(path: Path, framework: str) -> tuple[Any, dict[str, dict[str, Any]]]:
 
 def load_npy(path: Path) -> Array:
     """Read a .npy file into an array that owns its memory."""
-    with File(path, "r") as file:
-        return _npy(text_of(path), file)
+    name = text_of(path)
+    with open(name) as file:
+        return _npy(name, file)
 
 
 def load_file(path: Path, framework: str = "numpy") -> Loaded:

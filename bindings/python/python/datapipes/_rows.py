@@ -87,7 +87,9 @@ class Rows:
             found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
             raise InvalidInput(f"gather: out is {found}, not {self._dtype} {shape}", operation="gather")
         if numbers.size:
-            self._here().gather(numbers.reshape(-1), out)
+            # As plain bytes: dates and bfloat16 have no format of buffers.
+            plain = out.view(np.uint8) if out.flags.c_contiguous else out
+            self._here().gather(numbers.reshape(-1), plain)
         return out
 
     def __getitem__(self, ids: npt.ArrayLike) -> npt.NDArray[Any]:

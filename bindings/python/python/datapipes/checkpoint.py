@@ -16,7 +16,7 @@ import numpy.typing as npt
 from . import _datapipes
 from ._errors import Corrupt, InvalidInput, Unsupported
 from ._load import _view, check_array, described_dtype, dtype_text
-from ._paths import Path
+from ._paths import Path, text_of
 from ._report import Report
 
 __all__ = ["Entry", "list", "restore", "save"]
@@ -63,7 +63,7 @@ def save(
         described[name] = {"dtype": text, "shape": whole.shape}
         regions.append((name, np.ascontiguousarray(whole).reshape(-1).view(np.uint8)))
     regions.append((_ARRAYS, np.frombuffer(json.dumps(described).encode(), np.uint8)))
-    made = json.loads(_datapipes.checkpoint_save(folder, regions, keep))
+    made = json.loads(_datapipes.checkpoint_save(text_of(folder), regions, keep))
     return Report(f"checkpoint {made['number']}", f"checkpoint {made['number']}: {made['bytes']} bytes", made)
 
 
@@ -72,7 +72,7 @@ def restore(folder: Path, number: int | None = None) -> dict[str, npt.NDArray[An
 
     Every MiB is checked. A damaged checkpoint is `Corrupt`; give the number of an older one.
     """
-    found, regions = _datapipes.checkpoint_restore(folder, number)
+    found, regions = _datapipes.checkpoint_restore(text_of(folder), number)
     buffers = dict(regions)
     described = _described(found, buffers)
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -109,4 +109,5 @@ def _described(
 
 def list(folder: Path) -> builtins.list[Entry]:
     """The checkpoints of a folder, the oldest first, damaged ones included."""
-    return [Entry(n, os.fspath(path), size, why) for n, path, size, why in _datapipes.checkpoint_list(folder)]
+    found = _datapipes.checkpoint_list(text_of(folder))
+    return [Entry(number, os.fspath(path), size, why) for number, path, size, why in found]
