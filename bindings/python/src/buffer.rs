@@ -1,10 +1,13 @@
 //! Memory of the library as a Python object.
 //!
-//! Unsafe code: the buffer protocol. The address that is given out is that of leased bytes, and the
-//! lease ends when the last view is released.
+//! Unsafe code: the buffer protocol, and memory that is taken out of an object that is dropped. The
+//! address that is given out is that of leased bytes, and the lease ends when the last view is
+//! released.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 
 use datapipes::locks::Mutex;
 use datapipes::{Dram, Lease, LeaseMut, MapOptions};
@@ -12,6 +15,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::errors::{attached, detached, invalid, to_py};
+
+/// Memory of more bytes than this is returned without the interpreter's lock.
+const MUCH: usize = 1 << 20;
 
 /// The right that views have.
 #[allow(dead_code)] // A lease is held, not looked at.
@@ -34,15 +40,41 @@ struct Views {
 /// may read.
 #[pyclass(frozen, weakref, module = "datapipes", name = "Buffer")]
 pub(crate) struct Buffer {
-    place: Dram,
+    place: Held,
     readonly: bool,
     /// Locked only by holders of the interpreter's lock.
     views: Mutex<Views>,
 }
 
+/// Memory that is returned without the interpreter's lock: much of it takes the kernel a while.
+struct Held(ManuallyDrop<Dram>);
+
+impl Deref for Held {
+    type Target = Dram;
+
+    fn deref(&self) -> &Dram {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: it is taken once, here, and nobody refers to this object after its `drop`.
+        let place = unsafe { ManuallyDrop::take(&mut self.0) };
+        if place.len() > MUCH {
+            // An object is dropped with the interpreter's lock held.
+            let _ = Python::try_attach(|py| py.detach(move || drop(place)));
+        }
+    }
+}
+
 impl Buffer {
     pub(crate) fn over(place: Dram) -> Buffer {
-        Buffer { place, readonly: false, views: Mutex::new(Views::default()) }
+        Buffer::with(place, false)
+    }
+
+    fn with(place: Dram, readonly: bool) -> Buffer {
+        Buffer { place: Held(ManuallyDrop::new(place)), readonly, views: Mutex::new(Views::default()) }
     }
 
     pub(crate) fn place(&self) -> &Dram {
@@ -98,13 +130,13 @@ impl Buffer {
 
     /// The same memory, of which only read-only views are given.
     fn toreadonly(&self) -> Buffer {
-        Buffer { place: self.place.clone(), readonly: true, views: Mutex::new(Views::default()) }
+        Buffer::with(self.place.clone(), true)
     }
 
     /// `len` bytes at `offset`, which are the same bytes.
     fn part(&self, py: Python<'_>, offset: usize, len: usize) -> PyResult<Buffer> {
         let place = attached(py, || self.place.range(offset, len))?;
-        Ok(Buffer { place, readonly: self.readonly, views: Mutex::new(Views::default()) })
+        Ok(Buffer::with(place, self.readonly))
     }
 
     /// Fails as an array would, where NumPy does not get a view.

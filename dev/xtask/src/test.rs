@@ -1,11 +1,12 @@
-//! `cargo xtask test`: every test there is, then one line that sums them up.
+//! `cargo xtask test`: every test there is, those of the Python package too, then one line that sums
+//! them up.
 //!
 //! The dev profile is used (the workspace sets opt-level 1 there): it keeps the debug assertions
 //! and overflow checks, which are half of what the tests are for, and it builds in a third of the
 //! time of a release build. `--release` is passed on for those who want it.
 
-use crate::tally::{TestOutputParser, by_reason};
-use crate::{TaskResult, steps};
+use crate::tally::{TestOutputParser, Totals, by_reason};
+use crate::{TaskResult, python_test, steps};
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -46,17 +47,20 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
-    stream_within(&mut command, SILENCE)
+    // What is chosen is chosen among the tests of the workspace.
+    let is_whole = options.iter().all(|option| option == "--release");
+    stream_within(&mut command, SILENCE, || if is_whole { python_test::totals() } else { Totals::default() })
 }
 
 /// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an
 /// error: a filter that matches nothing must not look like success.
 pub(crate) fn stream(command: &mut Command) -> TaskResult<()> {
-    stream_within(command, Duration::MAX)
+    stream_within(command, Duration::MAX, Totals::default)
 }
 
-/// As [`stream`], and ends the programs that print nothing for this long.
-fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
+/// As [`stream`], and ends the programs that print nothing for this long. What `more` runs after
+/// them is a part of the sum.
+fn stream_within(command: &mut Command, silence: Duration, more: impl FnOnce() -> Totals) -> TaskResult<()> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let output = Mutex::new((TestOutputParser::default(), Instant::now()));
     let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -72,7 +76,9 @@ fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
         drop(over);
     });
     let status = child.wait()?;
-    let totals = output.into_inner().map_err(|_| "a reader of the test output panicked")?.0.totals();
+    let mut totals = output.into_inner().map_err(|_| "a reader of the test output panicked")?.0.totals();
+    let is_unexplained = totals.failed == 0 && totals.unfinished_programs == 0 && !status.success();
+    totals.add(more());
 
     println!();
     for line in by_reason(&totals.not_applicable) {
@@ -85,9 +91,9 @@ fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
     if totals.unfinished_programs > 0 {
         println!("{} test program(s) ended without a result, counted as failed", totals.unfinished_programs);
         failed += totals.unfinished_programs;
-    } else if failed == 0 && !status.success() {
+    } else if is_unexplained {
         println!("cargo test: {status}, counted as one failure (see above; a build error?)");
-        failed = 1;
+        failed += 1;
     }
     // What failed lies far above in a log of thousands of lines.
     for line in &totals.failures {
@@ -163,7 +169,7 @@ mod tests {
         // The shell is in the place of `cargo`, and goes on after what it started was killed.
         command
             .args(["-c", "echo running 1 test; sh -c 'sleep 1000; true'; echo running 0 tests; echo test result: ok."]);
-        let error = stream_within(&mut command, Duration::from_millis(300)).unwrap_err();
+        let error = stream_within(&mut command, Duration::from_millis(300), Totals::default).unwrap_err();
         assert_eq!(error.to_string(), "tests failed");
     }
 }
