@@ -51,7 +51,8 @@ fn many_files_need_few_descriptors() {
     }
 }
 
-/// The last close of large spill files is left to another process, which must not hold anything else.
+/// The last close of large spill files is left to another process, which must not hold anything
+/// else.
 #[test]
 fn spill_is_freed_by_a_process_that_holds_no_output() {
     const TEST: &str = "spill_is_freed_by_a_process_that_holds_no_output";

@@ -91,8 +91,8 @@ impl SmallInput {
 
     /// Appends the bytes of a file, if it is a regular one and there is room for it.
     fn append(&mut self, path: &Path) -> Option<()> {
-        // Opening a named pipe would have an effect. So would reading some files that do not say their
-        // length: what was read from them is gone, and the ordinary way would miss it.
+        // Opening a named pipe would have an effect. So would reading some files that do not say
+        // their length: what was read from them is gone, and the ordinary way would miss it.
         let fits = |meta: &Metadata, room: usize| meta.is_file() && says_its_length(meta) && meta.len() <= room as u64;
         let room = MAX_BYTES.checked_sub(self.bytes.len())?;
         if !fits(&std::fs::metadata(path).ok()?, room) {
@@ -112,8 +112,8 @@ impl SmallInput {
 
     /// Sorts the records into the output. `unique` keeps the first of records with the same key.
     ///
-    /// Returns [`Declined`](SmallOutcome::Declined), with nothing changed, if there are more records
-    /// than fit a small buffer, or if there is no memory for one.
+    /// Returns [`Declined`](SmallOutcome::Declined), with nothing changed, if there are more
+    /// records than fit a small buffer, or if there is no memory for one.
     ///
     /// # Errors
     /// Those of [`sort`](crate::sort) about outputs; `Interrupted`.

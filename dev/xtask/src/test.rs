@@ -1,5 +1,5 @@
-//! `cargo xtask test`: every test there is, those of the Python package too, then one line that sums
-//! them up.
+//! `cargo xtask test`: every test there is, those of the Python package too, then one line that
+//! sums them up.
 //!
 //! The dev profile is used (the workspace sets opt-level 1 there): it keeps the debug assertions
 //! and overflow checks, which are half of what the tests are for, and it builds in a third of the

@@ -192,9 +192,9 @@ impl Queue {
         Ok((source, target))
     }
 
-    /// As [`leases`](Self::leases), and where bytes are busy, the caller first takes note of what is
-    /// done: a transfer of this pipe whose handle was dropped may be. Where a coordinator takes note
-    /// of that, it must not be done here.
+    /// As [`leases`](Self::leases), and where bytes are busy, the caller first takes note of what
+    /// is done: a transfer of this pipe whose handle was dropped may be. Where a coordinator takes
+    /// note of that, it must not be done here.
     pub(crate) fn collect_and_lease(&self, span: Span) -> Result<(Option<RawLease>, Option<RawLease>)> {
         self.leases(span).or_else(|e| match e.kind() {
             ErrorKind::Busy => {
