@@ -1,6 +1,6 @@
 //! `cargo xtask python-test`: builds the Python package, installs it into a virtual environment of
-//! its own, and runs its tests and the type checker. `cargo xtask test` runs the same, built with
-//! fewer optimizations.
+//! its own, and runs its tests and the type checker. `cargo xtask test --python` runs the same,
+//! built with fewer optimizations.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: every test there is, those of the Python package too, then one line that
-//! sums them up.
+//! `cargo xtask test`: every test there is, then one line that sums them up. With `--python` first,
+//! those of the Python package are among them.
 //!
 //! The dev profile is used (the workspace sets opt-level 1 there): it keeps the debug assertions
 //! and overflow checks, which are half of what the tests are for, and it builds in a third of the
@@ -27,6 +27,10 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
         let version = steps::first_line(Command::new(tool).arg("--version"));
         println!("{tool} ({purpose}): {}", version.as_deref().unwrap_or("not found"));
     }
+    let (python, options) = match options.split_first() {
+        Some((first, rest)) if first == "--python" => (true, rest),
+        _ => (false, options),
+    };
     let (cargo_options, test_options) = match options.iter().position(|o| o == "--") {
         Some(at) => (&options[..at], &options[at + 1..]),
         None => (options, &[][..]),
@@ -47,9 +51,7 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
-    // What is chosen is chosen among the tests of the workspace.
-    let is_whole = options.iter().all(|option| option == "--release");
-    stream_within(&mut command, SILENCE, || if is_whole { python_test::totals() } else { Totals::default() })
+    stream_within(&mut command, SILENCE, || if python { python_test::totals() } else { Totals::default() })
 }
 
 /// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an
