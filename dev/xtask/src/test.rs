@@ -51,26 +51,31 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
-    stream_within(&mut command, SILENCE, || if python { python_test::totals() } else { Totals::default() })
+    stream_within(&mut command, SILENCE, print, || if python { python_test::totals() } else { Totals::default() })
 }
 
 /// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an
 /// error: a filter that matches nothing must not look like success.
 pub(crate) fn stream(command: &mut Command) -> TaskResult<()> {
-    stream_within(command, Duration::MAX, Totals::default)
+    stream_within(command, Duration::MAX, print, Totals::default)
 }
 
-/// As [`stream`], and ends the programs that print nothing for this long. What `more` runs after
-/// them is a part of the sum.
-fn stream_within(command: &mut Command, silence: Duration, more: impl FnOnce() -> Totals) -> TaskResult<()> {
+/// As [`stream`], and ends the programs that print nothing for this long. `show` gets their lines.
+/// What `more` runs after them is a part of the sum.
+fn stream_within(
+    command: &mut Command,
+    silence: Duration,
+    show: fn(&str),
+    more: impl FnOnce() -> Totals,
+) -> TaskResult<()> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let output = Mutex::new((TestOutputParser::default(), Instant::now()));
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (over, is_over) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let readers = [
-            scope.spawn(|| _ = out.map(|out| follow(out, &output))),
-            scope.spawn(|| _ = err.map(|err| follow(err, &output))),
+            scope.spawn(|| _ = out.map(|out| follow(out, &output, show))),
+            scope.spawn(|| _ = err.map(|err| follow(err, &output, show))),
         ];
         let (output, pid) = (&output, child.id());
         scope.spawn(move || end_the_silent(pid, silence, output, &is_over));
@@ -143,7 +148,7 @@ fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-fn follow(from: impl Read, heard: &Heard) {
+fn follow(from: impl Read, heard: &Heard, show: fn(&str)) {
     let mut reader = BufReader::new(from);
     let mut bytes = Vec::new();
     while reader.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
@@ -153,12 +158,17 @@ fn follow(from: impl Read, heard: &Heard) {
         let Ok(mut heard) = heard.lock() else { return };
         heard.1 = Instant::now();
         if heard.0.line(line) {
-            let mut out = std::io::stdout().lock();
-            // A closed terminal must not stop the count.
-            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+            show(line);
         }
         bytes.clear();
     }
+}
+
+/// Prints a line at once.
+fn print(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // A closed terminal must not stop the count.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]
@@ -171,7 +181,9 @@ mod tests {
         // The shell is in the place of `cargo`, and goes on after what it started was killed.
         command
             .args(["-c", "echo running 1 test; sh -c 'sleep 1000; true'; echo running 0 tests; echo test result: ok."]);
-        let error = stream_within(&mut command, Duration::from_millis(300), Totals::default).unwrap_err();
+        // Lines that are printed here would be counted by who runs this test.
+        let silent = |_: &str| ();
+        let error = stream_within(&mut command, Duration::from_millis(300), silent, Totals::default).unwrap_err();
         assert_eq!(error.to_string(), "tests failed");
     }
 }
