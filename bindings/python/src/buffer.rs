@@ -84,6 +84,27 @@ impl Buffer {
     pub(crate) fn is_readonly(&self) -> bool {
         self.readonly
     }
+
+    /// Counts a view. The first one takes the lease.
+    fn begin_view(&self) -> datapipes::Result<()> {
+        let mut views = self.views.lock();
+        if views.count == 0 {
+            views.lease = Some(match self.readonly {
+                true => ViewLease::Read(self.place.lease()?),
+                false => ViewLease::Write(self.place.lease_mut()?),
+            });
+        }
+        views.count += 1;
+        Ok(())
+    }
+
+    fn end_view(&self) {
+        let mut views = self.views.lock();
+        views.count = views.count.saturating_sub(1);
+        if views.count == 0 {
+            views.lease = None;
+        }
+    }
 }
 
 /// Allocates memory; an empty range of a byte for a length of 0.
@@ -187,21 +208,9 @@ impl Buffer {
         // SAFETY: CPython gives a view that may be written; a view that is not filled has no owner.
         unsafe { (*view).obj = std::ptr::null_mut() };
         let this = slf.get();
-        let mut views = this.views.lock();
-        if views.count == 0 {
-            let lease = match this.readonly {
-                true => this.place.lease().map(ViewLease::Read),
-                false => this.place.lease_mut().map(ViewLease::Write),
-            };
-            match lease {
-                Ok(lease) => views.lease = Some(lease),
-                Err(error) => {
-                    // Making an exception may let other threads run, which may want this lock.
-                    drop(views);
-                    return Err(to_py(py, &error));
-                }
-            }
-        }
+        // Making an exception, or filling the view, may collect garbage, among it views of this
+        // Buffer, which take this lock. So it is not held then.
+        this.begin_view().map_err(|error| to_py(py, &error))?;
         let start = this.place.memory().address();
         let len = this.place.len() as ffi::Py_ssize_t;
         // SAFETY: the address and the length are those of the leased bytes. They stay valid while
@@ -209,12 +218,9 @@ impl Buffer {
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, c_int::from(this.readonly), flags) };
         if filled != 0 {
-            if views.count == 0 {
-                views.lease = None;
-            }
+            this.end_view();
             return Err(PyErr::fetch(py));
         }
-        views.count += 1;
         Ok(())
     }
 
@@ -223,10 +229,6 @@ impl Buffer {
     /// # Safety
     /// CPython calls it, once for each view.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        let mut views = self.views.lock();
-        views.count = views.count.saturating_sub(1);
-        if views.count == 0 {
-            views.lease = None;
-        }
+        self.end_view();
     }
 }

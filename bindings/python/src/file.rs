@@ -235,14 +235,18 @@ impl File {
     fn read_ranges<'py>(
         &self,
         py: Python<'py>,
-        ranges: Vec<(u64, u64)>,
+        ranges: Bound<'py, PyAny>,
         out: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let opened = self.opened(py, "read")?;
         let ssd = &opened.ssd;
-        let mut spans = Vec::with_capacity(ranges.len());
-        let mut sum = 0u64;
-        for (source, len) in ranges {
+        // What an object says of its length is not believed.
+        let (mut spans, mut sum) = (Vec::new(), 0u64);
+        for range in ranges.try_iter()? {
+            let (source, len) = pair(&range?)?;
+            if spans.try_reserve(1).is_err() {
+                return Err(invalid(py, "read", format!("{} ranges are more than fit the memory", spans.len())));
+            }
             spans.push(Span { source, target: sum, len });
             sum = sum.checked_add(len).ok_or_else(|| invalid(py, "read", "the ranges are longer than any memory"))?;
         }
@@ -339,5 +343,14 @@ impl Drop for File {
     fn drop(&mut self) {
         // An object is dropped with the interpreter's lock held.
         let _ = Python::try_attach(|py| self.let_go(py));
+    }
+}
+
+/// The two numbers of a range: a tuple, a list, a row of an array.
+fn pair(range: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
+    let mut numbers = range.try_iter()?;
+    match (numbers.next().transpose()?, numbers.next().transpose()?, numbers.next().transpose()?) {
+        (Some(offset), Some(len), None) => Ok((offset.extract()?, len.extract()?)),
+        _ => Err(invalid(range.py(), "read", "a range is an offset and a length")),
     }
 }

@@ -54,6 +54,59 @@ def test_rows_of_all_kinds_of_numbers(path, pattern):
             table[row]
 
 
+def test_a_view_that_is_refused_may_collect_another_view(folder):
+    program = """
+import gc, io, datapipes as dp
+buffer = dp.Buffer(4096).toreadonly()
+fill = io.BytesIO(b"abc").readinto
+class Node: pass
+gc.disable()
+gc.collect()
+node = Node()
+node.me, node.view = node, memoryview(buffer)
+node = None
+gc.set_threshold(1, 1000, 1000)
+gc.enable()
+try:
+    fill(buffer)
+except (BufferError, TypeError):
+    gc.collect()
+    print(buffer.exports)
+"""
+    assert run(program) == "0\n"
+
+
+def test_references_to_objects_are_no_bytes(path, folder):
+    objects = np.array([object(), "text"], dtype=object)
+    records = np.zeros(2, dtype=[("O", "i4"), ("reference", object)])
+    numbers = np.zeros(2, dtype=[("O", "i8")])
+    with dp.open(path) as file, dp.open(folder / "out", "w") as out:
+        for array in (objects, records):
+            held = array.tolist()
+            for use in (file.readinto, file.pread, lambda a: file.read_ranges([(0, a.nbytes)], out=a), out.write):
+                with pytest.raises(dp.InvalidInput, match="references to objects"):
+                    use(array)
+            assert array.tolist() == held
+        assert file.readinto(numbers) == 16
+
+
+def test_lengths_of_objects_are_not_believed(path):
+    class Lies(list):
+        def __len__(self):
+            return 1 << 62
+
+    with dp.open(path) as file:
+        with pytest.raises(TypeError):
+            file.read_ranges(range(1 << 40))
+        assert len(file.read_ranges(Lies([(0, 64), (7, 3)]))) == 67
+        assert len(file.read_ranges((at, 1) for at in range(9))) == 9
+        assert len(file.read_ranges([[0, 64], [7, 3]])) == 67
+        assert len(file.read_ranges(np.array([[0, 64], [7, 3]]))) == 67
+        for odd in ([(1,)], [(1, 2, 3)]):
+            with pytest.raises(dp.InvalidInput, match="an offset and a length"):
+                file.read_ranges(odd)
+
+
 @forks
 def test_a_child_does_not_await_a_transfer_of_the_parent(folder):
     (folder / "big").write_bytes(bytes(16 * MIB))

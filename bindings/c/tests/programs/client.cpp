@@ -8,15 +8,9 @@
 
 #include "datapipes.hpp"
 
-namespace dp = datapipes;
+#include "check.hpp"
 
-#define CHECK(holds)                                                                  \
-    do {                                                                              \
-        if (!(holds)) {                                                               \
-            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #holds); \
-            std::abort();                                                             \
-        }                                                                             \
-    } while (0)
+namespace dp = datapipes;
 
 template <class Work>
 static dp_error_kind kind_of(Work &&work) {

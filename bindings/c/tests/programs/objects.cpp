@@ -10,15 +10,9 @@
 
 #include "datapipes.hpp"
 
-namespace dp = datapipes;
+#include "check.hpp"
 
-#define CHECK(holds)                                                                  \
-    do {                                                                              \
-        if (!(holds)) {                                                               \
-            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #holds); \
-            std::abort();                                                             \
-        }                                                                             \
-    } while (0)
+namespace dp = datapipes;
 
 static const std::filesystem::path folder = std::getenv("FOLDER");
 

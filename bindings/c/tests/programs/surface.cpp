@@ -7,15 +7,9 @@
 #include <fstream>
 #include <iterator>
 
-namespace dp = datapipes;
+#include "check.hpp"
 
-#define CHECK(holds)                                                                  \
-    do {                                                                              \
-        if (!(holds)) {                                                               \
-            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #holds); \
-            std::abort();                                                             \
-        }                                                                             \
-    } while (0)
+namespace dp = datapipes;
 
 static const std::filesystem::path folder = std::getenv("FOLDER");
 
