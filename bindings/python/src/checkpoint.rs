@@ -5,7 +5,6 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::ptr::NonNull;
 
 use datapipes::durable::checkpoint::{CheckpointProgress, Checkpoints, SaveOptions, ignore_progress};
 use datapipes::memory::Region;
@@ -29,8 +28,8 @@ pub(crate) fn checkpoint_save(
     let mut places = Vec::with_capacity(regions.len());
     for (name, object) in &regions {
         let buffer = raw(object, Use::Read, "save")?;
-        let len = buffer.len_bytes();
-        let place = match NonNull::new(buffer.buf_ptr().cast::<u8>()).filter(|_| len > 0) {
+        let len = buffer.len();
+        let place = match buffer.start() {
             // SAFETY: the bytes stay where they are until `buffers` is dropped, after `places` and
             // all that the save made of them: it blocks, and leaves nothing behind. They are only
             // read. That nobody changes them during the call is asked of the caller

@@ -1,31 +1,30 @@
 //! Memory of Python objects as places of the library.
 //!
 //! ```text
-//! object --PyBuffer (pinned until released)--> Foreign --Region::shared--> pipe, ring, jobs
-//!                                                 |            |
-//!                                                 |            +-- its keeper sets `gone` on drop
-//!                                                 +-- dropped: released if `gone`, else kept
+//! object --View (pinned until dropped)--> Foreign --Region::shared--> pipe, ring, jobs
+//!                                            |            |
+//!                                            |            +-- its keeper sets `gone` on drop
+//!                                            +-- dropped: the view, too, if `gone`; else kept
 //! ```
 //!
-//! Unsafe code: a region over the bytes of a buffer. The bytes stay valid because the buffer is
-//! released only when the region's keeper was dropped. The region is a *shared* one: other code of
+//! Unsafe code: a region over the bytes of a buffer. The bytes stay valid because the view is
+//! dropped only when the region's keeper was dropped. The region is a *shared* one: other code of
 //! the program may access the bytes meanwhile, as Python code can, so no references to them are
 //! made.
 #![allow(unsafe_code)]
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use datapipes::Dram;
 use datapipes::locks::Mutex;
 use datapipes::memory::Region;
-use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
 use crate::errors::{attached, invalid};
+use crate::view::View;
+pub(crate) use crate::view::{Use, bytes_of as raw};
 
 /// Set when the last reference to a region is dropped.
 struct Gone(Arc<AtomicBool>);
@@ -36,34 +35,34 @@ impl Drop for Gone {
     }
 }
 
-/// Buffers whose regions were still referred to when they were let go. The lock is taken only by
+/// Views whose regions were still referred to when they were let go. The lock is taken only by
 /// holders of the interpreter's lock, so a child of `fork` finds it free.
-static KEPT: Mutex<Vec<(Arc<AtomicBool>, PyUntypedBuffer)>> = Mutex::new(Vec::new());
+static KEPT: Mutex<Vec<(Arc<AtomicBool>, View)>> = Mutex::new(Vec::new());
 
-/// Releases kept buffers that nothing refers to any more.
-pub(crate) fn sweep(py: Python<'_>) {
+/// Drops kept views whose regions nothing refers to any more.
+pub(crate) fn sweep(_: Python<'_>) {
     let free: Vec<_> = {
         let mut kept = KEPT.lock();
         kept.extract_if(.., |(gone, _)| gone.load(Ordering::Acquire)).collect()
     };
-    // Outside of the lock: a release runs code of the buffer's owner.
-    free.into_iter().for_each(|(_, buffer)| buffer.release(py));
+    // Outside of the lock: this runs code of the objects.
+    drop(free);
 }
 
 /// The bytes of a Python object.
 struct Foreign {
     dram: Option<Dram>,
-    buffer: Option<PyUntypedBuffer>,
+    view: Option<View>,
     gone: Arc<AtomicBool>,
 }
 
 impl Drop for Foreign {
     fn drop(&mut self) {
         drop(self.dram.take());
-        if let Some(buffer) = self.buffer.take()
+        if let Some(view) = self.view.take()
             && !self.gone.load(Ordering::Acquire)
         {
-            KEPT.lock().push((self.gone.clone(), buffer));
+            KEPT.lock().push((self.gone.clone(), view));
         }
     }
 }
@@ -75,13 +74,6 @@ pub(crate) struct Bytes {
     len: usize,
     // After `dram`: fields drop in order.
     _foreign: Option<Foreign>,
-}
-
-/// What is done with the bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
-    Read,
-    Write,
 }
 
 impl Bytes {
@@ -97,20 +89,18 @@ impl Bytes {
             let len = buffer.place().len();
             return Ok(Bytes { dram: (len > 0).then(|| buffer.place().clone()), len, _foreign: None });
         }
-        let raw = raw(object, purpose, operation)?;
-        let len = raw.len_bytes();
-        let Some(start) = NonNull::new(raw.buf_ptr().cast::<u8>()).filter(|_| len > 0) else {
-            return Ok(Bytes { dram: None, len: 0, _foreign: None });
-        };
+        let view = raw(object, purpose, operation)?;
+        let len = view.len();
+        let Some(start) = view.start() else { return Ok(Bytes { dram: None, len: 0, _foreign: None }) };
         let gone = Arc::new(AtomicBool::new(false));
-        // SAFETY: an exporter keeps the bytes of a buffer where they are until it is released, and
-        // `Foreign` releases it after the keeper was dropped. For writing, it was checked that the
-        // buffer is not read-only; for reading, the region is only used as a source.
+        // SAFETY: an exporter keeps the bytes of a buffer where they are until the view is dropped,
+        // and `Foreign` drops it after the keeper. For writing, it was checked that the buffer is
+        // not read-only; for reading, the region is only used as a source.
         let region = unsafe { Region::shared(start, len, Box::new(Gone(gone.clone()))) };
         let dram = attached(py, || Ok(Dram::over(region.range(0, len)?)));
         drop(region);
         let dram = dram?;
-        let foreign = Foreign { dram: Some(dram.clone()), buffer: Some(raw), gone };
+        let foreign = Foreign { dram: Some(dram.clone()), view: Some(view), gone };
         Ok(Bytes { dram: Some(dram), len, _foreign: Some(foreign) })
     }
 
@@ -122,29 +112,4 @@ impl Bytes {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
-}
-
-/// The buffer of an object: whole, in C order, writable where it is to be written.
-pub(crate) fn raw(object: &Bound<'_, PyAny>, purpose: Use, operation: &'static str) -> PyResult<PyUntypedBuffer> {
-    let py = object.py();
-    let raw = match PyUntypedBuffer::get(object) {
-        Ok(raw) => raw,
-        Err(error) if error.is_instance_of::<PyTypeError>(py) && object.hasattr("__dlpack__")? => {
-            let array = py.import("numpy")?.getattr("from_dlpack")?.call1((object,))?;
-            PyUntypedBuffer::get(&array)?
-        }
-        Err(error) => return Err(error),
-    };
-    if purpose == Use::Write && raw.readonly() {
-        return Err(invalid(py, operation, "the buffer is read-only"));
-    }
-    // An `O` in the format is a reference; names of fields stand between colons.
-    let mut types = raw.format().to_bytes().split(|byte| *byte == b':').step_by(2);
-    if types.any(|types| types.contains(&b'O')) {
-        return Err(invalid(py, operation, "the buffer has references to objects of Python, not only bytes"));
-    }
-    if !raw.is_c_contiguous() {
-        return Err(invalid(py, operation, "the bytes of the buffer do not lie side by side (C order)"));
-    }
-    Ok(raw)
 }

@@ -5,7 +5,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `errors` | exceptions; calls without the interpreter's lock |
-//! | `foreign` | memory of Python objects as places |
+//! | `view`, `foreign` | buffers of Python objects; their memory as places |
 //! | `buffer` | memory of the library as a Python object |
 //! | `opened` | a file as one process opened it, with its kept pipes |
 //! | `file` | files |
@@ -17,8 +17,8 @@
 //! | `rows` | rows of a table, through the cache |
 //! | `sort`, `checkpoint`, `log` | the products |
 //!
-//! Unsafe code is in `foreign`, `buffer`, `short`, `kept`, `rows`, `checkpoint` and `log`, which
-//! begin with what they guarantee.
+//! Unsafe code is in `view`, `foreign`, `buffer`, `short`, `kept`, `rows`, `checkpoint` and `log`,
+//! which begin with what they guarantee.
 #![deny(unsafe_code)]
 
 mod buffer;
@@ -35,6 +35,7 @@ mod rows;
 mod shared;
 mod short;
 mod sort;
+mod view;
 
 use std::sync::OnceLock;
 

@@ -46,13 +46,13 @@ impl Log {
 /// The bytes of a record. They are copied: another thread may change an array while it is written.
 fn record_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let buffer = raw(object, Use::Read, "append")?;
-    let mut record = Vec::with_capacity(buffer.len_bytes());
-    if buffer.len_bytes() > 0 {
+    let mut record = Vec::with_capacity(buffer.len());
+    if let Some(start) = buffer.start() {
         // SAFETY: the exporter keeps the bytes where they are while `buffer` lives, and they lie
         // side by side (`raw` checked it). The vector has room for them, and they are bytes.
         unsafe {
-            std::ptr::copy_nonoverlapping(buffer.buf_ptr().cast::<u8>(), record.as_mut_ptr(), buffer.len_bytes());
-            record.set_len(buffer.len_bytes());
+            std::ptr::copy_nonoverlapping(start.as_ptr(), record.as_mut_ptr(), buffer.len());
+            record.set_len(buffer.len());
         }
     }
     Ok(record)

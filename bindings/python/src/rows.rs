@@ -60,20 +60,18 @@ impl RowReader {
         }
         drop(ids);
         let target = raw(out, Use::Write, "gather")?;
-        if offsets.len().checked_mul(self.row) != Some(target.len_bytes()) {
-            let why = format!("{} rows of {} bytes into {} bytes", offsets.len(), self.row, target.len_bytes());
+        if offsets.len().checked_mul(self.row) != Some(target.len()) {
+            let why = format!("{} rows of {} bytes into {} bytes", offsets.len(), self.row, target.len());
             return Err(invalid(py, "gather", why));
         }
-        if offsets.is_empty() {
-            return Ok((0, 0));
-        }
+        let Some(start) = target.start() else { return Ok((0, 0)) };
         // SAFETY: the exporter keeps the bytes where they are while `target` lives, they are
         // writable and side by side (`raw` checked both), and this is their number. That no other
         // thread touches them during the call is asked of the caller (docs/python.md), as by every
         // function that fills an array without the interpreter's lock.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(target.buf_ptr().cast::<u8>(), target.len_bytes()) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), target.len()) };
         let gathered = detached(py, || self.cache.gather(&offsets, self.row, bytes)?.all());
-        target.release(py);
+        drop(target);
         let gathered = gathered?;
         Ok((gathered.hits, gathered.misses))
     }

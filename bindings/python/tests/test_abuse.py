@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pathlib
 import pickle
@@ -79,15 +80,67 @@ except (BufferError, TypeError):
 def test_references_to_objects_are_no_bytes(path, folder):
     objects = np.array([object(), "text"], dtype=object)
     records = np.zeros(2, dtype=[("O", "i4"), ("reference", object)])
+    dated = np.zeros(2, dtype=[("reference", object), ("when", "M8[s]")])
     numbers = np.zeros(2, dtype=[("O", "i8")])
-    with dp.open(path) as file, dp.open(folder / "out", "w") as out:
-        for array in (objects, records):
+    with dp.open(path) as file, dp.open(folder / "out", "w") as out, dp.Log(folder / "log") as log:
+        uses = (file.readinto, file.pread, lambda a: file.read_ranges([(0, 16)], out=a), out.write, log.append)
+        for array in (objects, records, dated):
             held = array.tolist()
-            for use in (file.readinto, file.pread, lambda a: file.read_ranges([(0, a.nbytes)], out=a), out.write):
+            for use in uses:
                 with pytest.raises(dp.InvalidInput, match="references to objects"):
                     use(array)
             assert array.tolist() == held
+        for use in uses:
+            for array in (memoryview(objects), (ctypes.py_object * 2)(None, None)):
+                with pytest.raises(dp.InvalidInput, match="references to objects"):
+                    use(array)
         assert file.readinto(numbers) == 16
+
+
+class Point(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_int), ("y", ctypes.c_double)]
+
+
+def test_whatever_has_a_buffer_is_filled_and_written(folder, path, pattern):
+    expected = pattern(4 * MIB)
+    targets = [
+        np.zeros(()),
+        ctypes.c_int(),
+        Point(),
+        (ctypes.c_int * 4)(),
+        (ctypes.c_int * 2 * 3)(),
+        np.zeros(4, "M8[s]"),
+        np.zeros((2, 3), "m8[ns]"),
+        np.zeros(5, bfloat16),
+        np.zeros((), bfloat16),
+        np.zeros(3, [("a", "i4"), ("when", "M8[s]")]),
+        np.zeros((3, 2), order="F").T,
+    ]
+    with dp.open(path) as file, dp.open(folder / "out", "w") as out, dp.Log(folder / "log") as log:
+        for target in targets:
+
+            def content(target=target):
+                return target.tobytes() if isinstance(target, np.ndarray) else bytes(target)
+
+            length = len(content())
+            assert file.readinto(target, 3) == length and content() == expected[3 : 3 + length]
+            assert file.pread(target, 5).result(BOUND) == length and content() == expected[5 : 5 + length]
+            file.read_ranges([(7, length)], out=target)
+            assert content() == expected[7 : 7 + length]
+            assert out.write(target) == length
+            assert bytes(memoryview(out.read(0, length))) == content()
+            assert log.read(log.append_durable(target)) == content()
+        for target in (np.zeros((4, 4), "M8[s]")[:, ::2], np.zeros(8, bfloat16)[::2], np.zeros(8)[::2]):
+            with pytest.raises(dp.InvalidInput, match="contiguous|side by side"):
+                file.readinto(target)
+        for constant in (np.zeros(4, "M8[s]"), np.zeros(4)):
+            constant.flags.writeable = False
+            with pytest.raises(dp.InvalidInput, match="read-only"):
+                file.readinto(constant)
+        with pytest.raises(dp.InvalidInput, match="read-only"):
+            file.readinto(b"constant")
+        with pytest.raises(TypeError):
+            file.readinto("text")
 
 
 def test_lengths_of_objects_are_not_believed(path):
