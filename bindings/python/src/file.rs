@@ -64,6 +64,7 @@ fn write_from(ssd: &Ssd, offset: u64, source: &Dram, len: u64) -> Result<Moved> 
 
 impl File {
     pub(crate) fn opened(&self, py: Python<'_>, operation: &'static str) -> PyResult<Arc<Opened>> {
+        pending::sweep(py);
         // The lock is free again before an exception is made, which may let other threads run.
         let opened = self.opened.lock().clone();
         match opened {

@@ -7,62 +7,120 @@
 //!                                            +-- dropped: the view, too, if `gone`; else kept
 //! ```
 //!
+//! A child of `fork` has copies of the objects, which no transfer of the parent touches. So there a
+//! view is dropped whatever the region is referred to by.
+//!
 //! Unsafe code: a region over the bytes of a buffer. The bytes stay valid because the view is
 //! dropped only when the region's keeper was dropped. The region is a *shared* one: other code of
 //! the program may access the bytes meanwhile, as Python code can, so no references to them are
 //! made.
 #![allow(unsafe_code)]
 
+use std::mem::forget;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use datapipes::Dram;
-use datapipes::locks::Mutex;
+use datapipes::locks::{Condvar, Mutex};
 use datapipes::memory::Region;
+use datapipes::process::OwningProcess;
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
-use crate::errors::{attached, invalid};
+use crate::errors::{attached, detached, invalid};
 use crate::view::View;
 pub(crate) use crate::view::{Use, bytes_of as raw};
 
-/// Set when the last reference to a region is dropped.
-struct Gone(Arc<AtomicBool>);
+/// How long the end of a transfer waits for the runtime's thread to let go of its bytes, which is
+/// the next that the thread does. After that, a later call lets go of them.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
+/// Whether the last reference to a region was dropped.
+#[derive(Default)]
+struct Gone {
+    is_gone: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gone {
+    fn is_set(&self) -> bool {
+        *self.is_gone.lock()
+    }
+
+    fn wait(&self) {
+        let is_gone = self.is_gone.lock();
+        drop(self.changed.wait_timeout_while(is_gone, PATIENCE, |is_gone| !*is_gone));
     }
 }
 
-/// Views whose regions were still referred to when they were let go. The lock is taken only by
-/// holders of the interpreter's lock, so a child of `fork` finds it free.
-static KEPT: Mutex<Vec<(Arc<AtomicBool>, View)>> = Mutex::new(Vec::new());
+/// Sets `Gone` when the last reference to a region is dropped.
+struct Keeper(Arc<Gone>);
 
-/// Drops kept views whose regions nothing refers to any more.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        *self.0.is_gone.lock() = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Objects whose regions were still referred to when they were let go. The lock is taken only by
+/// holders of the interpreter's lock, so a child of `fork` finds it free.
+static KEPT: Mutex<Vec<Foreign>> = Mutex::new(Vec::new());
+
+/// Whether there may be something to sweep. Every call looks at it.
+static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Takes note that something was left for a later sweep.
+pub(crate) fn leave() {
+    LEFT.store(true, Ordering::Relaxed);
+}
+
+/// Whether something was left since the last time that this was asked.
+pub(crate) fn take_left() -> bool {
+    LEFT.load(Ordering::Relaxed) && LEFT.swap(false, Ordering::Relaxed)
+}
+
+/// Lets go of kept objects that nothing refers to any more.
 pub(crate) fn sweep(_: Python<'_>) {
     let free: Vec<_> = {
         let mut kept = KEPT.lock();
-        kept.extract_if(.., |(gone, _)| gone.load(Ordering::Acquire)).collect()
+        let free = kept.extract_if(.., |foreign| foreign.is_free()).collect();
+        if !kept.is_empty() {
+            leave();
+        }
+        free
     };
     // Outside of the lock: this runs code of the objects.
     drop(free);
 }
 
-/// The bytes of a Python object.
+/// The bytes of a Python object. It is dropped with the interpreter's lock.
 struct Foreign {
     dram: Option<Dram>,
     view: Option<View>,
-    gone: Arc<AtomicBool>,
+    gone: Arc<Gone>,
+    owner: OwningProcess,
+}
+
+impl Foreign {
+    /// Whether no transfer refers to the bytes. A lock of the parent's is not touched.
+    fn is_free(&self) -> bool {
+        !self.owner.is_here() || self.gone.is_set()
+    }
 }
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        drop(self.dram.take());
-        if let Some(view) = self.view.take()
-            && !self.gone.load(Ordering::Acquire)
-        {
-            KEPT.lock().push((self.gone.clone(), view));
+        match self.owner.is_here() {
+            true => drop(self.dram.take()),
+            // What refers to it is the parent's.
+            false => forget(self.dram.take()),
+        }
+        if self.view.is_some() && !self.is_free() {
+            let (view, gone) = (self.view.take(), self.gone.clone());
+            KEPT.lock().push(Foreign { dram: None, view, gone, owner: self.owner });
+            leave();
         }
     }
 }
@@ -72,36 +130,34 @@ pub(crate) struct Bytes {
     /// `None` for no bytes.
     dram: Option<Dram>,
     len: usize,
-    // After `dram`: fields drop in order.
-    _foreign: Option<Foreign>,
+    foreign: Option<Foreign>,
 }
 
 impl Bytes {
     /// The bytes of a [`Buffer`], of an object with the buffer protocol, or of one with DLPack.
     pub(crate) fn of(object: &Bound<'_, PyAny>, purpose: Use, operation: &'static str) -> PyResult<Bytes> {
         let py = object.py();
-        sweep(py);
         if let Ok(buffer) = object.cast::<Buffer>() {
             let buffer = buffer.get();
             if purpose == Use::Write && buffer.is_readonly() {
                 return Err(invalid(py, operation, "the buffer is read-only"));
             }
             let len = buffer.place().len();
-            return Ok(Bytes { dram: (len > 0).then(|| buffer.place().clone()), len, _foreign: None });
+            return Ok(Bytes { dram: (len > 0).then(|| buffer.place().clone()), len, foreign: None });
         }
         let view = raw(object, purpose, operation)?;
         let len = view.len();
-        let Some(start) = view.start() else { return Ok(Bytes { dram: None, len: 0, _foreign: None }) };
-        let gone = Arc::new(AtomicBool::new(false));
+        let Some(start) = view.start() else { return Ok(Bytes { dram: None, len: 0, foreign: None }) };
+        let gone = Arc::new(Gone::default());
         // SAFETY: an exporter keeps the bytes of a buffer where they are until the view is dropped,
         // and `Foreign` drops it after the keeper. For writing, it was checked that the buffer is
         // not read-only; for reading, the region is only used as a source.
-        let region = unsafe { Region::shared(start, len, Box::new(Gone(gone.clone()))) };
+        let region = unsafe { Region::shared(start, len, Box::new(Keeper(gone.clone()))) };
         let dram = attached(py, || Ok(Dram::over(region.range(0, len)?)));
         drop(region);
         let dram = dram?;
-        let foreign = Foreign { dram: Some(dram.clone()), view: Some(view), gone };
-        Ok(Bytes { dram: Some(dram), len, _foreign: Some(foreign) })
+        let foreign = Foreign { dram: Some(dram.clone()), view: Some(view), gone, owner: OwningProcess::here() };
+        Ok(Bytes { dram: Some(dram), len, foreign: Some(foreign) })
     }
 
     /// The place; `None` for no bytes.
@@ -111,5 +167,34 @@ impl Bytes {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Lets go of the bytes of a transfer that is done, so that their owner may resize them. The
+    /// runtime's thread may still be about to let go of them.
+    pub(crate) fn end(mut self, py: Python<'_>) {
+        drop(self.dram.take());
+        let Some(foreign) = &mut self.foreign else { return };
+        drop(foreign.dram.take());
+        if !foreign.is_free() {
+            let gone = &foreign.gone;
+            let _ = detached(py, || {
+                gone.wait();
+                Ok(())
+            });
+        }
+    }
+
+    /// Lets go of the bytes of a transfer of the parent, in a child of `fork`.
+    pub(crate) fn forsake(mut self) {
+        forget(self.dram.take());
+        // Its drop does the rest.
+        drop(self.foreign.take());
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        // Before the object's own reference, which is the last.
+        drop(self.dram.take());
     }
 }

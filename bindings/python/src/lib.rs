@@ -130,5 +130,6 @@ fn _datapipes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(log::read_log, module)?)?;
     module.add_function(wrap_pyfunction!(log::examine_log, module)?)?;
     module.add_function(wrap_pyfunction!(pending::_shutdown, module)?)?;
+    module.add_function(wrap_pyfunction!(pending::_after_fork_in_child, module)?)?;
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! Threads of the runtime never call Python and never wait for its lock. So a transfer in flight
 //! cannot hang an interpreter that ends, and nothing of Python is dropped by such a thread.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors::{attached, detached, to_py};
-use crate::foreign::Bytes;
+use crate::foreign::{self, Bytes, take_left};
 use crate::kept::{KeptPipes, Staged};
 use crate::machine;
 use crate::opened::{Opened, available};
@@ -41,8 +42,12 @@ enum Running {
 
 static RUNTIME: Mutex<Running> = Mutex::new(Running::NotYet);
 
-/// Transfers that nobody waits for any more. They keep their bytes until they are done.
-static ABANDONED: Mutex<Vec<Parts>> = Mutex::new(Vec::new());
+/// What transfers need until their results are taken, by their numbers. The lock is taken only by
+/// holders of the interpreter's lock, and is free again before code of Python runs.
+static UNDER_WAY: Mutex<BTreeMap<u64, Parts>> = Mutex::new(BTreeMap::new());
+
+/// The numbers of those that nobody waits for any more. They keep their bytes until they are done.
+static ABANDONED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 /// Returns the runtime, and starts it for the first transfer of a process.
 fn runtime(py: Python<'_>) -> PyResult<Arc<Runtime>> {
@@ -81,14 +86,39 @@ pub(crate) fn _shutdown(py: Python<'_>) {
             drop(runtime);
         }
     });
-    sweep(py);
+    sweep_left(py);
 }
 
-/// Lets go of what nobody waits for and is done.
-fn sweep(py: Python<'_>) {
-    let done: Vec<Parts> = ABANDONED.lock().extract_if(.., |parts| parts.op.is_done()).collect();
+/// Lets go of what nobody waits for and is done. Every call that may start a transfer does it.
+pub(crate) fn sweep(py: Python<'_>) {
+    if take_left() {
+        sweep_left(py);
+    }
+}
+
+fn sweep_left(py: Python<'_>) {
+    let done: Vec<Parts> = {
+        let mut under_way = UNDER_WAY.lock();
+        let mut abandoned = ABANDONED.lock();
+        let is_done = |number: &u64| under_way.get(number).is_none_or(|parts| parts.op.is_done());
+        let done: Vec<u64> = abandoned.extract_if(.., |number| is_done(number)).collect();
+        if !abandoned.is_empty() {
+            foreign::leave();
+        }
+        done.into_iter().filter_map(|number| under_way.remove(&number)).collect()
+    };
     done.into_iter().for_each(|parts| parts.end(py));
-    crate::foreign::sweep(py);
+    foreign::sweep(py);
+}
+
+/// What a child of `fork` does first: it lets go of the objects that transfers of the parent fill.
+/// It has copies of them.
+#[pyfunction]
+pub(crate) fn _after_fork_in_child(py: Python<'_>) {
+    let parents = std::mem::take(&mut *UNDER_WAY.lock());
+    ABANDONED.lock().clear();
+    parents.into_values().for_each(Parts::forsake);
+    foreign::sweep(py);
 }
 
 /// The outcome of a transfer, set once by a thread of the runtime.
@@ -150,7 +180,14 @@ impl Parts {
         if carrier.is_some() {
             py.detach(move || drop(carrier));
         }
-        drop(bytes);
+        bytes.end(py);
+    }
+
+    /// As [`end`](Self::end), in a child of the process that started the transfer.
+    fn forsake(self) {
+        let Parts { carrier, bytes, .. } = self;
+        std::mem::forget(carrier);
+        bytes.forsake();
     }
 }
 
@@ -160,8 +197,6 @@ impl Parts {
 pub(crate) struct Pending {
     op: Arc<Op>,
     len: u64,
-    /// Locked only by holders of the interpreter's lock.
-    parts: Mutex<Option<Parts>>,
 }
 
 /// Starts to fill bytes from `offset` of a file. Where the page cache has a few bytes that are
@@ -173,7 +208,6 @@ pub(crate) fn start(
     bytes: Bytes,
     notifier: Option<&Notifier>,
 ) -> PyResult<Pending> {
-    sweep(py);
     let (ssd, target) = (&opened.ssd, bytes.place());
     let (len, rest) = detached(py, || {
         let Some(target) = target else { return Ok((0, None)) };
@@ -184,14 +218,15 @@ pub(crate) fn start(
         Ok((len, (!done).then_some(target)))
     })?;
     let op = Op::new();
-    let carrier = match rest {
-        Some(target) => Some(carry_out(py, opened, (offset, &target), &op, notifier)?),
-        None => {
-            op.set(Ok(()));
-            None
+    match rest {
+        Some(target) => {
+            let carrier = Some(carry_out(py, opened, (offset, &target), &op, notifier)?);
+            drop(target);
+            UNDER_WAY.lock().insert(op.number, Parts { op: op.clone(), carrier, bytes });
         }
-    };
-    Ok(Pending { op: op.clone(), len, parts: Mutex::new(Some(Parts { op, carrier, bytes })) })
+        None => op.set(Ok(())),
+    }
+    Ok(Pending { op, len })
 }
 
 /// Starts a transfer that was not done at once.
@@ -256,8 +291,10 @@ impl Pending {
                 return Err(PyTimeoutError::new_err("the transfer is not done yet"));
             }
             py.check_signals()?;
+            // What handles a signal may fork, and return here in the child.
+            attached(py, || self.op.owner.check("wait"))?;
         };
-        let parts = self.parts.lock().take();
+        let parts = UNDER_WAY.lock().remove(&self.op.number);
         if let Some(parts) = parts {
             parts.end(py);
         }
@@ -292,16 +329,26 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let Some(parts) = self.parts.lock().take() else { return };
-        if !parts.op.owner.is_here() {
+        if !self.op.owner.is_here() {
             // The transfer is the parent's.
-            std::mem::forget(parts);
             return;
         }
-        match parts.op.is_done() {
+        let number = self.op.number;
+        let parts = {
+            let mut under_way = UNDER_WAY.lock();
+            match under_way.get(&number).map(|parts| parts.op.is_done()) {
+                Some(true) => under_way.remove(&number),
+                Some(false) => {
+                    ABANDONED.lock().push(number);
+                    foreign::leave();
+                    None
+                }
+                None => None,
+            }
+        };
+        if let Some(parts) = parts {
             // An object is dropped with the interpreter's lock held.
-            true => _ = Python::try_attach(|py| parts.end(py)),
-            false => ABANDONED.lock().push(parts),
+            let _ = Python::try_attach(|py| parts.end(py));
         }
     }
 }

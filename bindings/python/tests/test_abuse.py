@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import pathlib
 import pickle
 import subprocess
 import sys
+import time
 
 import datapipes as dp
 import numpy as np
 import pytest
+from conftest import in_child
 
 try:
     from ml_dtypes import bfloat16
@@ -158,6 +161,72 @@ def test_lengths_of_objects_are_not_believed(path):
         for odd in ([(1,)], [(1, 2, 3)]):
             with pytest.raises(dp.InvalidInput, match="an offset and a length"):
                 file.read_ranges(odd)
+
+
+def _resizable(data):
+    try:
+        data.append(1)
+        data.pop()
+    except BufferError:
+        return False
+    return True
+
+
+def _forget(path):
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_an_array_is_free_when_its_transfer_is_done(path):
+    data = bytearray(3 * MIB)
+    with dp.open(path) as file:
+        for _ in range(300):
+            assert file.pread(data).result(BOUND) == 3 * MIB
+            assert _resizable(data)
+
+        async def main():
+            for _ in range(300):
+                assert await asyncio.wait_for(file.pread_async(data), BOUND) == 3 * MIB
+                assert _resizable(data)
+
+        asyncio.run(main())
+
+
+def test_an_array_of_a_dropped_transfer_is_free_with_the_next_call(path):
+    data = bytearray(3 * MIB)
+    with dp.open(path) as file:
+        for _ in range(100):
+            pending = file.pread(data)
+            assert pending.exception(BOUND) is None
+            pending = file.pread(data)
+            del pending
+            until = time.monotonic() + BOUND
+            while not _resizable(data) and time.monotonic() < until:
+                file.size()
+            assert _resizable(data)
+
+
+@forks
+def test_a_child_may_resize_what_transfers_of_the_parent_fill(path, pattern):
+    data, abandoned = bytearray(4 * MIB), bytearray(4 * MIB)
+    with dp.open(path) as file:
+        _forget(path)
+        pending = file.pread(data)
+        file.pread(abandoned)
+
+        def child():
+            assert _resizable(data) and _resizable(abandoned)
+            with pytest.raises(dp.Forked):
+                pending.result(BOUND)
+            with dp.open(path) as own:
+                assert own.pread(data, 5).result(BOUND) == 4 * MIB - 5
+            assert _resizable(data)
+
+        in_child(child)
+        in_child(child)
+        assert pending.result(BOUND) == 4 * MIB
+        assert data == pattern(4 * MIB) and _resizable(data)
 
 
 @forks

@@ -165,3 +165,5 @@ def sort(
 
 # Transfers in flight end before the interpreter does: their threads would find it half gone.
 _atexit.register(_datapipes._shutdown)
+# A child of fork has copies of what its parent's transfers fill, and may resize them.
+os.register_at_fork(after_in_child=_datapipes._after_fork_in_child)
