@@ -1,20 +1,33 @@
 //! Memory of the library as a Python object.
 //!
-//! Unsafe code: the buffer protocol, and memory that is taken out of an object that is dropped. The
-//! address that is given out is that of leased bytes, and the lease ends when the last view is
-//! released.
+//! ```text
+//! Buffer, its parts --> Home: the memory, and the leases that views of each of them hold
+//! ```
+//!
+//! A child of `fork` has a copy of the memory, and no transfer of the parent touches it. So the
+//! child makes a place of its own over the same addresses, with the leases of the views, too.
+//!
+//! Unsafe code: the buffer protocol, memory that is taken out of an object that is dropped, and the
+//! child's place. The address that is given out is that of leased bytes, and the lease ends when
+//! the last view is released.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapipes::locks::Mutex;
-use datapipes::{Dram, Lease, LeaseMut, MapOptions};
+use datapipes::memory::Region;
+use datapipes::process::OwningProcess;
+use datapipes::{Dram, Lease, LeaseMut, MapOptions, Result};
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::errors::{attached, detached, invalid, to_py};
+use crate::errors::{attached, detached, invalid};
 
 /// Memory of more bytes than this is returned without the interpreter's lock.
 const MUCH: usize = 1 << 20;
@@ -26,11 +39,120 @@ enum ViewLease {
     Write(LeaseMut),
 }
 
-#[derive(Default)]
+/// A part of the memory of a home, by its first byte and its length.
+#[derive(Clone, Copy)]
+struct Part {
+    at: usize,
+    len: usize,
+    readonly: bool,
+}
+
+impl Part {
+    fn of(self, whole: &Dram) -> Result<Dram> {
+        if self.at == 0 && self.len == whole.len() { Ok(whole.clone()) } else { whole.range(self.at, self.len) }
+    }
+
+    fn lease(self, whole: &Dram) -> Result<ViewLease> {
+        let place = self.of(whole)?;
+        if self.readonly { place.lease().map(ViewLease::Read) } else { place.lease_mut().map(ViewLease::Write) }
+    }
+}
+
+/// The views of one Buffer.
 struct Views {
     count: usize,
-    lease: Option<ViewLease>,
+    part: Part,
+    #[allow(dead_code)] // It is held, not looked at.
+    lease: ViewLease,
 }
+
+/// The memory of a Buffer and of its parts, as a place of this process.
+struct Here {
+    whole: ManuallyDrop<Dram>,
+    /// By the numbers of the Buffers.
+    views: BTreeMap<u64, Views>,
+    owner: OwningProcess,
+}
+
+impl Here {
+    /// Makes a place of this process, if it has the parent's.
+    fn settle(&mut self) -> Result<()> {
+        if self.owner.is_here() {
+            return Ok(());
+        }
+        let parents = (*self.whole).clone();
+        let memory = parents.memory();
+        let Some(start) = NonNull::new(memory.address()) else { return Ok(()) };
+        let len = memory.len();
+        // SAFETY: the keeper keeps the mapping. The bytes are a copy, and of the threads that held
+        // leases of the parent's place none is in this process. The leases of views, which do go on
+        // here, are made anew below, before anybody gets the new place.
+        let region = unsafe { Region::foreign(start, len, Box::new(parents.clone())) };
+        let own = Dram::over(region.range(0, len)?);
+        for views in self.views.values_mut() {
+            views.lease = views.part.lease(&own)?;
+        }
+        *self.whole = own;
+        self.owner = OwningProcess::here();
+        Ok(())
+    }
+}
+
+/// What a Buffer shares with its parts. The lock is taken only by holders of the interpreter's
+/// lock, and is free again before code of Python may run.
+struct Home(Mutex<Here>);
+
+impl Home {
+    fn over(place: Dram) -> Arc<Home> {
+        let here = Here { whole: ManuallyDrop::new(place), views: BTreeMap::new(), owner: OwningProcess::here() };
+        Arc::new(Home(Mutex::new(here)))
+    }
+
+    fn place(&self, part: Part) -> Result<Dram> {
+        let mut here = self.0.lock();
+        here.settle()?;
+        part.of(&here.whole)
+    }
+
+    /// Counts a view of a Buffer, the first of which takes the lease.
+    fn begin_view(&self, number: u64, part: Part) -> Result<*mut u8> {
+        let mut here = self.0.lock();
+        here.settle()?;
+        let start = part.of(&here.whole)?.memory().address();
+        if let Some(views) = here.views.get_mut(&number) {
+            views.count += 1;
+        } else {
+            let lease = part.lease(&here.whole)?;
+            here.views.insert(number, Views { count: 1, part, lease });
+        }
+        Ok(start)
+    }
+
+    fn end_view(&self, number: u64) {
+        let mut here = self.0.lock();
+        if let Some(views) = here.views.get_mut(&number) {
+            views.count -= 1;
+            if views.count == 0 {
+                here.views.remove(&number);
+            }
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // SAFETY: it is taken once, here, and nobody refers to this object after its `drop`.
+        let place = unsafe { ManuallyDrop::take(&mut self.0.lock().whole) };
+        if place.len() > MUCH {
+            // An object is dropped with the interpreter's lock held. Much memory takes the kernel a
+            // while.
+            let _ = Python::try_attach(|py| py.detach(move || drop(place)));
+        }
+    }
+}
+
+/// The number of the next Buffer.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Memory for transfers: page-aligned, on huge pages where the kernel has them, zeroed.
 ///
@@ -40,75 +162,38 @@ struct Views {
 /// may read.
 #[pyclass(frozen, weakref, module = "datapipes", name = "Buffer")]
 pub(crate) struct Buffer {
-    place: Held,
-    readonly: bool,
-    /// Locked only by holders of the interpreter's lock.
-    views: Mutex<Views>,
-}
-
-/// Memory that is returned without the interpreter's lock: much of it takes the kernel a while.
-struct Held(ManuallyDrop<Dram>);
-
-impl Deref for Held {
-    type Target = Dram;
-
-    fn deref(&self) -> &Dram {
-        &self.0
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // SAFETY: it is taken once, here, and nobody refers to this object after its `drop`.
-        let place = unsafe { ManuallyDrop::take(&mut self.0) };
-        if place.len() > MUCH {
-            // An object is dropped with the interpreter's lock held.
-            let _ = Python::try_attach(|py| py.detach(move || drop(place)));
-        }
-    }
+    home: Arc<Home>,
+    part: Part,
+    /// No other Buffer of the process has it.
+    number: u64,
 }
 
 impl Buffer {
     pub(crate) fn over(place: Dram) -> Buffer {
-        Buffer::with(place, false)
+        let part = Part { at: 0, len: place.len(), readonly: false };
+        Buffer::with(Home::over(place), part)
     }
 
-    fn with(place: Dram, readonly: bool) -> Buffer {
-        Buffer { place: Held(ManuallyDrop::new(place)), readonly, views: Mutex::new(Views::default()) }
+    fn with(home: Arc<Home>, part: Part) -> Buffer {
+        Buffer { home, part, number: NEXT.fetch_add(1, Ordering::Relaxed) }
     }
 
-    pub(crate) fn place(&self) -> &Dram {
-        &self.place
+    /// The memory as a place of this process.
+    pub(crate) fn place(&self, py: Python<'_>) -> PyResult<Dram> {
+        attached(py, || self.home.place(self.part))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.part.len
     }
 
     pub(crate) fn is_readonly(&self) -> bool {
-        self.readonly
-    }
-
-    /// Counts a view. The first one takes the lease.
-    fn begin_view(&self) -> datapipes::Result<()> {
-        let mut views = self.views.lock();
-        if views.count == 0 {
-            views.lease = Some(match self.readonly {
-                true => ViewLease::Read(self.place.lease()?),
-                false => ViewLease::Write(self.place.lease_mut()?),
-            });
-        }
-        views.count += 1;
-        Ok(())
-    }
-
-    fn end_view(&self) {
-        let mut views = self.views.lock();
-        views.count = views.count.saturating_sub(1);
-        if views.count == 0 {
-            views.lease = None;
-        }
+        self.part.readonly
     }
 }
 
 /// Allocates memory; an empty range of a byte for a length of 0.
-pub(crate) fn allocate(len: usize, prefault: bool) -> datapipes::Result<Dram> {
+pub(crate) fn allocate(len: usize, prefault: bool) -> Result<Dram> {
     let place = Dram::allocate_with(len.max(1), MapOptions::default().prefault(prefault))?;
     if len == 0 { place.range(0, 0) } else { Ok(place) }
 }
@@ -122,42 +207,44 @@ impl Buffer {
     }
 
     fn __len__(&self) -> usize {
-        self.place.len()
+        self.part.len
     }
 
     /// The length in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
-        self.place.len()
+        self.part.len
     }
 
     /// The address of the first byte.
     #[getter]
-    fn address(&self) -> usize {
-        self.place.memory().address().addr()
+    fn address(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.place(py)?.memory().address().addr())
     }
 
     /// Whether views of it are read-only.
     #[getter]
     fn readonly(&self) -> bool {
-        self.readonly
+        self.part.readonly
     }
 
     /// The number of views that hold the lease now.
     #[getter]
     fn exports(&self) -> usize {
-        self.views.lock().count
+        self.home.0.lock().views.get(&self.number).map_or(0, |views| views.count)
     }
 
     /// The same memory, of which only read-only views are given.
     fn toreadonly(&self) -> Buffer {
-        Buffer::with(self.place.clone(), true)
+        Buffer::with(self.home.clone(), Part { readonly: true, ..self.part })
     }
 
     /// `len` bytes at `offset`, which are the same bytes.
     fn part(&self, py: Python<'_>, offset: usize, len: usize) -> PyResult<Buffer> {
-        let place = attached(py, || self.place.range(offset, len))?;
-        Ok(Buffer::with(place, self.readonly))
+        // It says what is wrong with them.
+        attached(py, || self.home.place(self.part)?.range(offset, len))?;
+        let at = self.part.at + offset;
+        Ok(Buffer::with(self.home.clone(), Part { at, len, ..self.part }))
     }
 
     /// Fails as an array would, where NumPy does not get a view.
@@ -192,8 +279,8 @@ impl Buffer {
     }
 
     fn __repr__(&self) -> String {
-        let readonly = if self.readonly { ", read-only" } else { "" };
-        format!("<datapipes.Buffer of {} bytes{readonly}>", self.place.len())
+        let readonly = if self.part.readonly { ", read-only" } else { "" };
+        format!("<datapipes.Buffer of {} bytes{readonly}>", self.part.len)
     }
 
     /// Gives a view.
@@ -208,17 +295,19 @@ impl Buffer {
         // SAFETY: CPython gives a view that may be written; a view that is not filled has no owner.
         unsafe { (*view).obj = std::ptr::null_mut() };
         let this = slf.get();
-        // Making an exception, or filling the view, may collect garbage, among it views of this
-        // Buffer, which take this lock. So it is not held then.
-        this.begin_view().map_err(|error| to_py(py, &error))?;
-        let start = this.place.memory().address();
-        let len = this.place.len() as ffi::Py_ssize_t;
+        if this.part.readonly && flags & ffi::PyBUF_WRITABLE != 0 {
+            return Err(PyBufferError::new_err("the buffer is read-only"));
+        }
+        // Making an exception, or filling the view, may collect garbage: views of this Buffer, too.
+        // So no lock is held meanwhile.
+        let start = attached(py, || this.home.begin_view(this.number, this.part))?;
+        let len = this.part.len as ffi::Py_ssize_t;
+        let readonly = c_int::from(this.part.readonly);
         // SAFETY: the address and the length are those of the leased bytes. They stay valid while
         // the view lives, because it refers to this object, which refers to the memory.
-        let filled =
-            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, c_int::from(this.readonly), flags) };
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, readonly, flags) };
         if filled != 0 {
-            this.end_view();
+            this.home.end_view(this.number);
             return Err(PyErr::fetch(py));
         }
         Ok(())
@@ -229,6 +318,6 @@ impl Buffer {
     /// # Safety
     /// CPython calls it, once for each view.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.end_view();
+        self.home.end_view(self.number);
     }
 }

@@ -142,8 +142,9 @@ impl Bytes {
             if purpose == Use::Write && buffer.is_readonly() {
                 return Err(invalid(py, operation, "the buffer is read-only"));
             }
-            let len = buffer.place().len();
-            return Ok(Bytes { dram: (len > 0).then(|| buffer.place().clone()), len, foreign: None });
+            let len = buffer.len();
+            let dram = if len > 0 { Some(buffer.place(py)?) } else { None };
+            return Ok(Bytes { dram, len, foreign: None });
         }
         let view = raw(object, purpose, operation)?;
         let len = view.len();

@@ -65,7 +65,7 @@ fn place(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Box<dyn Locator 
         return Ok(Box::new(file.get().opened(py, "explain")?.ssd.clone()));
     }
     if let Ok(buffer) = object.cast::<Buffer>() {
-        return Ok(Box::new(buffer.get().place().clone()));
+        return Ok(Box::new(buffer.get().place(py)?));
     }
     let Ok(name) = object.extract::<String>().or_else(|_| object.call_method0("__fspath__")?.extract()) else {
         return Err(invalid(

@@ -34,7 +34,7 @@ impl Place {
             return Ok(Place::File(file.get().opened(py, "connect")?.ssd.clone()));
         }
         if let Ok(buffer) = object.cast::<Buffer>() {
-            return Ok(Place::Memory(buffer.get().place().clone()));
+            return Ok(Place::Memory(buffer.get().place(py)?));
         }
         Err(invalid(py, "connect", "a pipe connects Files and Buffers"))
     }

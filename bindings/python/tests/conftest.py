@@ -27,13 +27,17 @@ def pattern() -> Callable[[int], bytes]:
 def in_child(work: Callable[[], None]) -> None:
     """Run work in a child made by fork; fail here if it fails there."""
     import faulthandler
+    import signal
     import traceback
 
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            faulthandler.dump_traceback_later(60, exit=True)
+            # By a signal, for a thread that waits would be missing in a child of the child.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            faulthandler.register(signal.SIGALRM, chain=True)
+            signal.alarm(60)
             work()
             status = 0
         except BaseException:

@@ -230,6 +230,52 @@ def test_a_child_may_resize_what_transfers_of_the_parent_fill(path, pattern):
 
 
 @forks
+def test_a_child_has_the_buffers_of_transfers_under_way(path, pattern):
+    expected = pattern(4 * MIB)
+    whole, other, plain = dp.Buffer(4 * MIB), dp.Buffer(4 * MIB), dp.Buffer(4096)
+    part, constant = whole.part(MIB, MIB), other.toreadonly()
+    view, shown = np.asarray(plain), memoryview(constant)
+    with dp.open(path) as file:
+        _forget(path)
+        pending = file.pread(whole)
+
+        def child():
+            memoryview(whole)[:] = bytes(4 * MIB)
+            with dp.open(path) as own:
+                assert own.readinto(part, 5) == MIB
+                assert bytes(memoryview(whole)[MIB : 2 * MIB]) == expected[5 : 5 + MIB]
+                held = memoryview(part)
+                with pytest.raises(dp.Busy):
+                    own.readinto(whole)
+                held.release()
+                assert own.pread(whole).result(BOUND) == 4 * MIB and bytes(memoryview(whole)) == expected
+                for leased in (plain, other):
+                    with pytest.raises(dp.Busy):
+                        own.readinto(leased)
+                view[:] = 7
+                assert (whole.exports, plain.exports, constant.exports) == (0, 1, 1)
+                shown.release()
+                assert own.readinto(other) == 4 * MIB
+            with pytest.raises(dp.Forked):
+                pending.result(BOUND)
+            in_child(grandchild)
+
+        def grandchild():
+            with dp.open(path) as own:
+                assert own.readinto(whole, 9) == 4 * MIB - 9
+                with pytest.raises(dp.Busy):
+                    own.readinto(plain)
+
+        in_child(child)
+        in_child(child)
+        assert pending.result(BOUND) == 4 * MIB
+        assert bytes(memoryview(whole)) == expected
+        assert (view == 0).all()
+        del view
+        assert file.readinto(plain) == 4096
+
+
+@forks
 def test_a_child_does_not_await_a_transfer_of_the_parent(folder):
     (folder / "big").write_bytes(bytes(16 * MIB))
     program = """
