@@ -1,5 +1,6 @@
 //! Files.
 
+use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use pyo3::prelude::*;
 use crate::buffer::{Buffer, allocate};
 use crate::errors::{detached, invalid, json};
 use crate::foreign::{Bytes, Use};
+use crate::header::{self, Tensor};
 use crate::machine;
 use crate::opened::{Moved, Opened, available, constraints, note};
 use crate::pending::{self, Notifier, Pending};
@@ -300,6 +302,21 @@ impl File {
         let opened = self.opened(py, "set length")?;
         let ssd = &opened.ssd;
         detached(py, || ssd.set_len(len))
+    }
+
+    /// The tensors of a safetensors file, with a header of `len` bytes: (name, type, shape, begin,
+    /// end), in the order of their bytes.
+    fn _tensors(&self, py: Python<'_>, len: u64, payload: u64, sizes: HashMap<String, u64>) -> PyResult<Vec<Tensor>> {
+        let opened = self.opened(py, "load")?;
+        let ssd = &opened.ssd;
+        let (tensors, moved) = detached(py, || {
+            let place = allocate(to_usize(len)?, false)?;
+            let moved = read_into(ssd, 8, &place, len)?;
+            let text = place.lease()?;
+            Ok((header::parse(&text, payload, &sizes, &self.path.display().to_string())?, moved))
+        })?;
+        self.add(moved);
+        Ok(tensors)
     }
 
     /// What was moved so far, by primitive, as JSON.

@@ -301,6 +301,34 @@ asyncio.run(main())
     assert run(program, folder / "big") == f"{16 * MIB}\n0\n"
 
 
+def test_a_long_header_costs_no_more_than_its_tensors(folder):
+    empty = b'{"t":[' + b"[]," * 10_000_000 + b"[]]}"
+    metadata = b'{"__metadata__":{' + b'"a":"b",' * 4_000_000 + b'"a":"b"}}'
+    shape = b'{"t":{"dtype":"U8","shape":[' + b"1," * 10_000_000 + b'1],"data_offsets":[0,0]}}'
+    nested = b'{"__metadata__":' + b"[" * 30_000_000
+    program = """
+import resource, sys, datapipes as dp
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    print(dict(dp.load_file(sys.argv[1])))
+except dp.Corrupt:
+    print("Corrupt")
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+assert grown < 150 << 10, grown
+"""
+    for header, end in ((empty, "Corrupt"), (metadata, "{}"), (shape, "Corrupt"), (nested, "Corrupt")):
+        (folder / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        assert run(program, folder / "x.safetensors") == f"{end}\n"
+
+
+def test_a_header_is_bounded_as_by_its_own_reader(folder):
+    path = folder / "x.safetensors"
+    for length, why in ((100_000_000, "in a file of"), (100_000_001, "at most")):
+        path.write_bytes(length.to_bytes(8, "little") + b"{}")
+        with pytest.raises(dp.Corrupt, match=why):
+            dp.load_file(path)
+
+
 def test_a_sort_refuses_what_it_would_ignore(folder):
     (folder / "in").write_bytes(bytes(800))
     record = {"format": "records", "record": (8, 0, 8)}

@@ -103,6 +103,12 @@ HOSTILE = {
     "list": safetensors(b"[]"),
     "number": safetensors(b"1" * 5000),
     "twice": safetensors(b'{"a": {"dtype": "U8"}, "a": {"dtype": "U8"}}'),
+    "twice and valid": safetensors(
+        b'{"a": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]},'
+        b' "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}',
+        b"1234",
+    ),
+    "metadata twice": safetensors(b'{"__metadata__": {}, "__metadata__": {}}'),
     "twice inside": safetensors(b'{"a": {"dtype": "U8", "dtype": "U8", "shape": [], "data_offsets": [0, 1]}}', b"x"),
     "no entry": safetensors({"a": 5}),
     "missing": safetensors({"a": {"dtype": "U8", "shape": [4]}}, b"1234"),

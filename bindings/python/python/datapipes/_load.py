@@ -25,7 +25,7 @@ from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
 
 Array = npt.NDArray[Any]
-_MAX_HEADER = 100 << 20
+_MAX_HEADER = 100_000_000
 """The longest header of safetensors: that of its own reader."""
 _MAX_DIMENSIONS = 64
 _MAX_NPY_HEADER = 64 << 10
@@ -133,26 +133,8 @@ class _Tensor:
 
     __slots__ = ("begin", "end", "kind", "name", "shape")
 
-    def __init__(self, name: str, kind: str, shape: tuple[int, ...], begin: int, end: int) -> None:
-        self.name, self.kind, self.shape, self.begin, self.end = name, kind, shape, begin, end
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
-
-
-def _no_duplicates(path: str) -> Any:
-    def pairs(of: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(of)
-        if len(made) != len(of):
-            seen: set[str] = set()
-            for name, _ in of:
-                if name in seen:
-                    _corrupt(path, f"the header has the name {name!r} twice")
-                seen.add(name)
-        return made
-
-    return pairs
+    def __init__(self, name: str, kind: str, shape: Sequence[int], begin: int, end: int) -> None:
+        self.name, self.kind, self.shape, self.begin, self.end = name, kind, tuple(shape), begin, end
 
 
 def _header(path: str, file: File) -> tuple[list[_Tensor], int]:
@@ -167,52 +149,9 @@ def _header(path: str, file: File) -> tuple[list[_Tensor], int]:
         _corrupt(path, f"a header of {length} bytes; at most {_MAX_HEADER} are read")
     if length > size - 8:
         _corrupt(path, f"a header of {length} bytes in a file of {size}")
-    text = bytearray(length)
-    file.readinto(text, 8)
-    try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates(path))
-    except Corrupt:
-        raise
-    except (ValueError, RecursionError) as why:
-        _corrupt(path, f"the header is no JSON: {why}", 8)
-    if not isinstance(header, dict):
-        _corrupt(path, "the header is no JSON object", 8)
     payload = size - 8 - length
-    tensors = [
-        _tensor(path, name, entry, payload) for name, entry in header.items() if name != "__metadata__"
-    ]
-    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
-    at = 0
-    for tensor in tensors:
-        if tensor.begin != at:
-            what = "overlaps the tensor before" if tensor.begin < at else "leaves a gap before it"
-            _corrupt(path, f"tensor {tensor.name!r} {what}", 8 + length + tensor.begin)
-        at = tensor.end
-    if at != payload:
-        _corrupt(path, f"the tensors have {at} bytes, and the file has {payload} after its header")
+    tensors = [_Tensor(*found) for found in file._tensors(length, payload, _SIZES)]
     return tensors, 8 + length
-
-
-def _tensor(path: str, name: str, entry: Any, payload: int) -> _Tensor:
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        _corrupt(path, f"tensor {name!r} does not have dtype, shape and data_offsets")
-    kind = entry["dtype"]
-    if not isinstance(kind, str) or kind not in _SIZES:
-        _corrupt(path, f"tensor {name!r} has the unknown dtype {kind!r}")
-    size = _SIZES[kind]
-    shape, offsets = entry["shape"], entry["data_offsets"]
-    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_whole, shape)):
-        _corrupt(path, f"tensor {name!r} has no valid shape")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_whole, offsets)):
-        _corrupt(path, f"tensor {name!r} has no valid offsets")
-    begin, end = offsets
-    if not begin <= end <= payload:
-        _corrupt(path, f"tensor {name!r} lies at {begin}..{end}, and there are {payload} bytes")
-    if not _fits(shape, size):
-        _corrupt(path, f"tensor {name!r}: no array has the shape {shape}")
-    if math.prod(shape) * size != end - begin:
-        _corrupt(path, f"tensor {name!r}: {shape} of {kind} are not {end - begin} bytes")
-    return _Tensor(name, kind, tuple(shape), begin, end)
 
 
 def _is_shape(shape: object) -> bool:
