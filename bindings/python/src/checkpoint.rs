@@ -12,7 +12,7 @@ use datapipes::{Dram, Error, ErrorKind};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, allocate};
-use crate::errors::{attached, detached, json};
+use crate::errors::{attached, detached_at, json};
 use crate::foreign::{Use, raw};
 use crate::machine;
 
@@ -40,11 +40,11 @@ pub(crate) fn checkpoint_save(
         places.push((name.as_str(), attached(py, || Ok(Dram::over(place.range(0, len)?)))?));
         buffers.push(buffer);
     }
-    let saved = detached(py, || {
+    let saved = detached_at(py, &folder, || {
         let regions: Vec<(&str, &Dram)> = places.iter().map(|(name, place)| (*name, place)).collect();
         let mut options = SaveOptions::default();
         options.keep = keep;
-        Checkpoints::at(machine(), folder).save(&regions, &options, &mut ignore_progress)
+        Checkpoints::at(machine(), &folder).save(&regions, &options, &mut ignore_progress)
     });
     drop(places);
     drop(buffers);
@@ -58,8 +58,8 @@ pub(crate) fn checkpoint_restore(
     folder: PathBuf,
     number: Option<u64>,
 ) -> PyResult<(u64, Vec<(String, Buffer)>)> {
-    let (number, regions) = detached(py, || {
-        let store = Checkpoints::at(machine(), folder);
+    let (number, regions) = detached_at(py, &folder, || {
+        let store = Checkpoints::at(machine(), &folder);
         let checkpoint = match number {
             Some(number) => store.open(number)?,
             None => store.latest()?,
@@ -77,12 +77,12 @@ pub(crate) fn checkpoint_list(
     py: Python<'_>,
     folder: PathBuf,
 ) -> PyResult<Vec<(u64, PathBuf, Option<u64>, Option<String>)>> {
-    let entries = detached(py, || {
+    let entries = detached_at(py, &folder, || {
         if !folder.is_dir() {
             let context = format!("{} is not a folder", folder.display());
             return Err(Error::new(ErrorKind::NotFound, "list", context));
         }
-        Checkpoints::at(machine(), folder).list()
+        Checkpoints::at(machine(), &folder).list()
     })?;
     let row = |entry: datapipes::durable::checkpoint::CheckpointEntry| match entry.state {
         Ok(manifest) => (entry.number, entry.path, Some(manifest.bytes()), None),

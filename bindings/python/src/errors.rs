@@ -1,6 +1,7 @@
 //! From errors of the library to exceptions of Python.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use datapipes::{Error, ErrorKind};
 use pyo3::prelude::*;
@@ -8,10 +9,16 @@ use pyo3::types::PyDict;
 
 /// Makes the exception of an error: the class of its kind in `datapipes`, with all that it says.
 pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
+    to_py_at(py, error, None)
+}
+
+/// As [`to_py`], of an error that is about a file or a folder.
+pub(crate) fn to_py_at(py: Python<'_>, error: &Error, path: Option<&Path>) -> PyErr {
     let made = || -> PyResult<Bound<'_, PyAny>> {
         let known = PyDict::new(py);
         known.set_item("kind", format!("{:?}", error.kind()))?;
         known.set_item("errno", error.errno())?;
+        known.set_item("filename", path.map(Path::as_os_str))?;
         known.set_item("offset", error.offset())?;
         known.set_item("bytes_done", error.bytes_done())?;
         known.set_item("operation", error.operation())?;
@@ -27,6 +34,25 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
 pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> datapipes::Result<T> + Send) -> PyResult<T> {
     let outcome = py.detach(|| catch_unwind(AssertUnwindSafe(work)));
     outcome.unwrap_or_else(|panic| Err(panicked(&*panic))).map_err(|error| to_py(py, &error))
+}
+
+/// As [`detached`], for work with the file or folder of a path, which the exception names. That a
+/// folder is no file is told by the system's number, as `open` of Python does.
+pub(crate) fn detached_at<T: Send>(
+    py: Python<'_>,
+    path: &Path,
+    work: impl FnOnce() -> datapipes::Result<T> + Send,
+) -> PyResult<T> {
+    let named = || {
+        work().map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput if error.errno().is_none() && error.operation() == "open" && path.is_dir() => {
+                error.with_errno(libc::EISDIR)
+            }
+            _ => error,
+        })
+    };
+    let outcome = py.detach(|| catch_unwind(AssertUnwindSafe(named)));
+    outcome.unwrap_or_else(|panic| Err(panicked(&*panic))).map_err(|error| to_py_at(py, &error, Some(path)))
 }
 
 /// As [`detached`], for short work that keeps the lock.

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes::locks::Mutex;
 use datapipes::{Dram, Error, ErrorKind, Result, Span, Ssd};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
 
 use crate::buffer::{Buffer, allocate};
-use crate::errors::{detached, invalid, json};
+use crate::errors::{detached_at, invalid, json, to_py_at};
 use crate::foreign::{Bytes, Use};
 use crate::header::{self, Tensor};
 use crate::machine;
@@ -72,14 +73,18 @@ impl File {
         match opened {
             Some(opened) if opened.owner.is_here() => Ok(opened),
             Some(parents) => self.in_child(py, &parents.ssd),
-            None => Err(invalid(py, operation, format!("{} is closed", self.path.display()))),
+            None => {
+                let error =
+                    Error::new(ErrorKind::InvalidInput, operation, format!("{} is closed", self.path.display()));
+                Err(to_py_at(py, &error, Some(&self.path)))
+            }
         }
     }
 
     /// In a child made by `fork`, the same open file becomes a place of the child: what watches the
     /// parent's place is the parent's.
     fn in_child(&self, py: Python<'_>, parents: &Ssd) -> PyResult<Arc<Opened>> {
-        let own = detached(py, || {
+        let own = detached_at(py, &self.path, || {
             let fd = parents.file().cached_fd().try_clone_to_owned();
             Ssd::from_fd(fd.map_err(|e| Error::io("open", e, self.path.display().to_string()))?, &self.path)
         })?;
@@ -102,6 +107,17 @@ impl File {
         py.detach(move || drop(opened));
     }
 
+    /// As [`opened`](Self::opened), for a change of the file.
+    pub(crate) fn writable(&self, py: Python<'_>, operation: &'static str) -> PyResult<Arc<Opened>> {
+        let opened = self.opened(py, operation)?;
+        if opened.ssd.file().writable() {
+            return Ok(opened);
+        }
+        let why = format!("{} is open for reading only (mode {:?})", self.path.display(), self.mode);
+        let error = Error::new(ErrorKind::InvalidInput, operation, why);
+        Err(to_py_at(py, &error.with_advice("open it with mode \"r+\""), Some(&self.path)))
+    }
+
     fn add(&self, moved: Moved) {
         let mut sum = self.moved.lock();
         moved.iter().for_each(|(primitive, counters)| sum.entry(primitive).or_default().add(counters));
@@ -112,20 +128,25 @@ impl File {
 impl File {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, mode: &str) -> PyResult<File> {
-        let opened = match mode {
-            "r" | "rb" => detached(py, || Ssd::open(&path)),
-            "r+" | "r+b" | "rb+" => detached(py, || Ssd::open_rw(&path)),
-            "w" | "wb" | "w+" | "w+b" | "wb+" => detached(py, || Ssd::create(&path)),
-            "x" | "xb" | "x+" | "x+b" | "xb+" => detached(py, || Ssd::create_new(&path)),
-            other => Err(invalid(py, "open", format!("mode {other:?}: give \"r\", \"r+\", \"w\" or \"x\""))),
+        #[allow(clippy::redundant_closure)] // A generic function is none of every reference.
+        let open: fn(&Path) -> Result<Ssd> = match mode {
+            "r" | "rb" => |path| Ssd::open(path),
+            "r+" | "r+b" | "rb+" => |path| Ssd::open_rw(path),
+            "w" | "wb" | "w+" | "w+b" | "wb+" => |path| Ssd::create(path),
+            "x" | "xb" | "x+" | "x+b" | "xb+" => |path| Ssd::create_new(path),
+            other => {
+                let why = format!("mode {other:?}: give \"r\", \"r+\", \"w\" or \"x\"");
+                return Err(invalid(py, "open", why));
+            }
         };
-        let opened = Mutex::new(Some(Opened::new(opened?)));
+        let opened = detached_at(py, &path, || open(&path))?;
+        let opened = Mutex::new(Some(Opened::new(opened)));
         Ok(File { path, mode: mode.to_owned(), opened, moved: Mutex::default() })
     }
 
     /// The path it was opened by.
     #[getter]
-    fn path(&self) -> &std::path::Path {
+    fn path(&self) -> &Path {
         &self.path
     }
 
@@ -149,7 +170,7 @@ impl File {
     /// The present length in bytes.
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         let opened = self.opened(py, "size")?;
-        detached(py, || opened.ssd.len())
+        detached_at(py, &self.path, || opened.ssd.len())
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -182,7 +203,7 @@ impl File {
     fn buffer_for(&self, py: Python<'_>, offset: u64, len: usize, prefault: bool) -> PyResult<Buffer> {
         let opened = self.opened(py, "allocate")?;
         let ssd = &opened.ssd;
-        Ok(Buffer::over(detached(py, || place_for(ssd, offset, len, prefault))?))
+        Ok(Buffer::over(detached_at(py, &self.path, || place_for(ssd, offset, len, prefault))?))
     }
 
     /// Fills `buffer` from `offset`. Returns the number of bytes, fewer at the file's end.
@@ -192,7 +213,7 @@ impl File {
         let ssd = &opened.ssd;
         let bytes = Bytes::of(buffer, Use::Write, "read")?;
         let Some(target) = bytes.place() else { return Ok(0) };
-        let (len, moved) = detached(py, || {
+        let (len, moved) = detached_at(py, &self.path, || {
             let len = available(ssd, offset, target.len() as u64)?;
             Ok((len, read_into(ssd, offset, target, len)?))
         })?;
@@ -206,7 +227,7 @@ impl File {
     fn read(&self, py: Python<'_>, offset: u64, len: Option<u64>) -> PyResult<Buffer> {
         let opened = self.opened(py, "read")?;
         let ssd = &opened.ssd;
-        let (place, moved) = detached(py, || {
+        let (place, moved) = detached_at(py, &self.path, || {
             let len = available(ssd, offset, len.unwrap_or(u64::MAX))?;
             // The device writes the pages first: touching them before would cost a pass.
             let place = place_for(ssd, offset, to_usize(len)?, false)?;
@@ -220,11 +241,11 @@ impl File {
     /// Writes all bytes of `buffer` at `offset`. Returns their number.
     #[pyo3(signature = (buffer, offset = 0))]
     fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<u64> {
-        let opened = self.opened(py, "write")?;
+        let opened = self.writable(py, "write")?;
         let ssd = &opened.ssd;
         let bytes = Bytes::of(buffer, Use::Read, "write")?;
         let len = bytes.len() as u64;
-        let moved = detached(py, || match bytes.place() {
+        let moved = detached_at(py, &self.path, || match bytes.place() {
             Some(source) => write_from(ssd, offset, source, len),
             None => Ok(Moved::new()),
         })?;
@@ -245,8 +266,12 @@ impl File {
         let ssd = &opened.ssd;
         // What an object says of its length is not believed.
         let (mut spans, mut sum) = (Vec::new(), 0u64);
-        for range in ranges.try_iter()? {
+        for (at, range) in ranges.try_iter()?.enumerate() {
             let (source, len) = pair(&range?)?;
+            if at % MANY == MANY - 1 {
+                py.detach(|| ());
+                py.check_signals()?;
+            }
             if spans.try_reserve(1).is_err() {
                 return Err(invalid(py, "read", format!("{} ranges are more than fit the memory", spans.len())));
             }
@@ -257,7 +282,7 @@ impl File {
             Some(out) => out,
             None => {
                 let first = spans.first().map_or(0, |span| span.source);
-                let place = detached(py, || place_for(ssd, first, to_usize(sum)?, false))?;
+                let place = detached_at(py, &self.path, || place_for(ssd, first, to_usize(sum)?, false))?;
                 Bound::new(py, Buffer::over(place))?.into_any()
             }
         };
@@ -266,7 +291,7 @@ impl File {
             return Err(invalid(py, "read", format!("ranges of {sum} bytes, and {} bytes to fill", bytes.len())));
         }
         let Some(target) = bytes.place() else { return Ok(out) };
-        let moved = detached(py, || {
+        let moved = detached_at(py, &self.path, || {
             let typical = sum / spans.len().max(1) as u64;
             let pipe = machine().connect_with(ssd, target, &constraints(typical.max(1)))?;
             let mut moved = Moved::new();
@@ -294,14 +319,14 @@ impl File {
     fn fsync(&self, py: Python<'_>) -> PyResult<()> {
         let opened = self.opened(py, "sync")?;
         let ssd = &opened.ssd;
-        detached(py, || ssd.sync())
+        detached_at(py, &self.path, || ssd.sync())
     }
 
     /// Truncates or extends the file.
     fn truncate(&self, py: Python<'_>, len: u64) -> PyResult<()> {
-        let opened = self.opened(py, "set length")?;
+        let opened = self.writable(py, "set length")?;
         let ssd = &opened.ssd;
-        detached(py, || ssd.set_len(len))
+        detached_at(py, &self.path, || ssd.set_len(len))
     }
 
     /// The tensors of a safetensors file, with a header of `len` bytes: (name, type, shape, begin,
@@ -309,7 +334,7 @@ impl File {
     fn _tensors(&self, py: Python<'_>, len: u64, payload: u64, sizes: HashMap<String, u64>) -> PyResult<Vec<Tensor>> {
         let opened = self.opened(py, "load")?;
         let ssd = &opened.ssd;
-        let (tensors, moved) = detached(py, || {
+        let (tensors, moved) = detached_at(py, &self.path, || {
             let place = allocate(to_usize(len)?, false)?;
             let moved = read_into(ssd, 8, &place, len)?;
             let text = place.lease()?;
@@ -364,8 +389,14 @@ impl Drop for File {
     }
 }
 
+/// After so many ranges of an iterator, other threads may run, and signals are looked for.
+const MANY: usize = 1 << 16;
+
 /// The two numbers of a range: a tuple, a list, a row of an array.
 fn pair(range: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
+    if range.is_instance_of::<PyString>() || range.is_instance_of::<PyBytes>() {
+        return Err(invalid(range.py(), "read", "a range is an offset and a length, not a text"));
+    }
     let mut numbers = range.try_iter()?;
     match (numbers.next().transpose()?, numbers.next().transpose()?, numbers.next().transpose()?) {
         (Some(offset), Some(len), None) => Ok((offset.extract()?, len.extract()?)),

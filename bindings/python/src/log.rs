@@ -13,7 +13,7 @@ use datapipes::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::errors::{attached, detached, invalid, json, to_py};
+use crate::errors::{attached, detached_at, invalid, json, to_py, to_py_at};
 use crate::foreign::{Use, raw};
 use crate::machine;
 
@@ -39,7 +39,8 @@ impl Log {
 
     fn records(&self, py: Python<'_>, start: u64, operation: &'static str) -> PyResult<LogReader> {
         let log = self.opened(py, operation)?;
-        Ok(LogReader::over(detached(py, || log.read_from(start))?))
+        let reader = detached_at(py, &self.path, || log.read_from(start))?;
+        Ok(LogReader::over(reader, self.path.clone()))
     }
 }
 
@@ -69,7 +70,8 @@ impl Log {
         let mut options = LogOptions::default();
         options.segment_bytes = segment_bytes.unwrap_or(options.segment_bytes);
         options.batch_bytes = batch_bytes.unwrap_or(options.batch_bytes);
-        let opened = detached(py, || log::Log::open(machine(), LogFolder::at(machine(), &folder), options))?;
+        let opened =
+            detached_at(py, &folder, || log::Log::open(machine(), LogFolder::at(machine(), &folder), options))?;
         Ok(Log { path: folder, log: Mutex::new(Some(Arc::new(opened))), owner: OwningProcess::here() })
     }
 
@@ -78,7 +80,7 @@ impl Log {
     fn append(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<u64> {
         let log = self.opened(py, "append")?;
         let record = record_of(record)?;
-        detached(py, || Ok(log.append(&record)?.number()))
+        detached_at(py, &self.path, || Ok(log.append(&record)?.number()))
     }
 
     /// Appends a record, and returns its number when it is durable. Records of several threads share
@@ -86,13 +88,13 @@ impl Log {
     fn append_durable(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<u64> {
         let log = self.opened(py, "append")?;
         let record = record_of(record)?;
-        detached(py, || log.append_durable(&record))
+        detached_at(py, &self.path, || log.append_durable(&record))
     }
 
     /// Returns when everything that was appended before is durable.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let log = self.opened(py, "sync")?;
-        detached(py, || log.sync())
+        detached_at(py, &self.path, || log.sync())
     }
 
     /// One record that is durable.
@@ -125,7 +127,7 @@ impl Log {
     /// were removed.
     fn release_before(&self, py: Python<'_>, number: u64) -> PyResult<usize> {
         let log = self.opened(py, "release")?;
-        detached(py, || log.release_before(number))
+        detached_at(py, &self.path, || log.release_before(number))
     }
 
     /// The longest record, in bytes.
@@ -149,7 +151,7 @@ impl Log {
     /// What the log did since it was opened, as JSON.
     fn _stats(&self, py: Python<'_>) -> PyResult<String> {
         let log = self.opened(py, "describe")?;
-        json(py, &detached(py, || Ok(log.stats()))?)
+        json(py, &detached_at(py, &self.path, || Ok(log.stats()))?)
     }
 
     /// Makes everything durable, and closes the log. Until it is opened again, a record that is
@@ -162,7 +164,7 @@ impl Log {
             return Ok(());
         }
         match Arc::try_unwrap(log) {
-            Ok(log) => detached(py, || log.close()),
+            Ok(log) => detached_at(py, &self.path, || log.close()),
             Err(log) => {
                 self.log.lock().get_or_insert(log);
                 let context = format!("the log {} is in use by another thread", self.path.display());
@@ -200,12 +202,14 @@ impl Drop for Log {
 pub(crate) struct LogReader {
     /// `None` while a thread reads. Locked only by holders of the interpreter's lock.
     reader: Mutex<Option<log::LogReader>>,
+    /// The folder.
+    path: PathBuf,
     owner: OwningProcess,
 }
 
 impl LogReader {
-    fn over(reader: log::LogReader) -> LogReader {
-        LogReader { reader: Mutex::new(Some(reader)), owner: OwningProcess::here() }
+    fn over(reader: log::LogReader, path: PathBuf) -> LogReader {
+        LogReader { reader: Mutex::new(Some(reader)), path, owner: OwningProcess::here() }
     }
 
     fn take(&self, py: Python<'_>) -> PyResult<Option<log::LogRecord>> {
@@ -214,12 +218,12 @@ impl LogReader {
             let error = Error::new(ErrorKind::Busy, "read", "another thread reads by this iterator");
             return Err(to_py(py, &error));
         };
-        let (record, reader) = detached(py, move || {
+        let (record, reader) = detached_at(py, &self.path, move || {
             let record = reader.next();
             Ok((record, reader))
         })?;
         *self.reader.lock() = Some(reader);
-        record.transpose().map_err(|error| to_py(py, &error))
+        record.transpose().map_err(|error| to_py_at(py, &error, Some(&self.path)))
     }
 }
 
@@ -239,12 +243,13 @@ impl LogReader {
 #[pyfunction]
 #[pyo3(signature = (folder, start = 0))]
 pub(crate) fn read_log(py: Python<'_>, folder: PathBuf, start: u64) -> PyResult<LogReader> {
-    let reader = detached(py, || log::LogReader::open(machine(), &LogFolder::at(machine(), &folder), start))?;
-    Ok(LogReader::over(reader))
+    let open = || log::LogReader::open(machine(), &LogFolder::at(machine(), &folder), start);
+    let reader = detached_at(py, &folder, open)?;
+    Ok(LogReader::over(reader, folder))
 }
 
 /// Reads and checks a whole log. Returns a summary as JSON.
 #[pyfunction]
 pub(crate) fn examine_log(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
-    json(py, &detached(py, || log::examine(machine(), &LogFolder::at(machine(), &folder)))?)
+    json(py, &detached_at(py, &folder, || log::examine(machine(), &LogFolder::at(machine(), &folder)))?)
 }

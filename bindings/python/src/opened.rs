@@ -1,6 +1,7 @@
 //! A file as one process opened it, and what readers of it share.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use datapipes::process::OwningProcess;
@@ -14,13 +15,16 @@ pub(crate) type Moved = BTreeMap<&'static str, Counters>;
 /// A file as one process opened it, and its pipes that are kept for further reads.
 pub(crate) struct Opened {
     pub(crate) ssd: Ssd,
+    /// The path by which it was opened, for errors.
+    pub(crate) path: Arc<Path>,
     pub(crate) kept: KeptPipes,
     pub(crate) owner: OwningProcess,
 }
 
 impl Opened {
     pub(crate) fn new(ssd: Ssd) -> Arc<Opened> {
-        Arc::new(Opened { ssd, kept: KeptPipes::default(), owner: OwningProcess::here() })
+        let path = ssd.path().into();
+        Arc::new(Opened { ssd, path, kept: KeptPipes::default(), owner: OwningProcess::here() })
     }
 }
 

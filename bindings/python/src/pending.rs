@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::errors::{attached, detached, to_py};
+use crate::errors::{attached, detached, detached_at, to_py_at};
 use crate::foreign::{self, Bytes, take_left};
 use crate::kept::{KeptPipes, Staged};
 use crate::machine;
@@ -197,6 +198,7 @@ impl Parts {
 pub(crate) struct Pending {
     op: Arc<Op>,
     len: u64,
+    path: Arc<Path>,
 }
 
 /// Starts to fill bytes from `offset` of a file. Where the page cache has a few bytes that are
@@ -209,7 +211,7 @@ pub(crate) fn start(
     notifier: Option<&Notifier>,
 ) -> PyResult<Pending> {
     let (ssd, target) = (&opened.ssd, bytes.place());
-    let (len, rest) = detached(py, || {
+    let (len, rest) = detached_at(py, &opened.path, || {
         let Some(target) = target else { return Ok((0, None)) };
         let len = available(ssd, offset, target.len() as u64)?;
         // What is no longer than the memory fits in it.
@@ -226,7 +228,7 @@ pub(crate) fn start(
         }
         None => op.set(Ok(())),
     }
-    Ok(Pending { op, len })
+    Ok(Pending { op, len, path: opened.path.clone() })
 }
 
 /// Starts a transfer that was not done at once.
@@ -248,7 +250,7 @@ fn carry_out(
     let runtime = runtime(py)?;
     let (ssd, len) = (&opened.ssd, target.len() as u64);
     let Some(size) = KeptPipes::size_for(len) else {
-        return detached(py, || {
+        return detached_at(py, &opened.path, || {
             let options = ConnectOptions::default().constraints(Constraints::default().typical_len(len));
             let pipe = runtime.connect_with(ssd, target, &options)?;
             pipe.transfer(Span { source: offset, target: 0, len })?.on_done(finish);
@@ -258,11 +260,11 @@ fn carry_out(
     let staged = match opened.kept.get(size) {
         Some(staged) => staged,
         None => {
-            let made = detached(py, || Staged::connect(&runtime, ssd, size))?;
+            let made = detached_at(py, &opened.path, || Staged::connect(&runtime, ssd, size))?;
             opened.kept.keep(size, made)
         }
     };
-    detached(py, move || {
+    detached_at(py, &opened.path, move || {
         staged.read(offset, target, Box::new(finish))?;
         Ok(Carrier::Kept(staged))
     })
@@ -298,7 +300,7 @@ impl Pending {
         if let Some(parts) = parts {
             parts.end(py);
         }
-        outcome.map(|()| self.len).map_err(|error| to_py(py, &error))
+        outcome.map(|()| self.len).map_err(|error| to_py_at(py, &error, Some(&self.path)))
     }
 
     /// Whether `result` would return at once.

@@ -69,6 +69,9 @@ impl PyPipe {
         {
             return Err(invalid(py, "connect", "the buffer is read-only"));
         }
+        if let Ok(target) = target.cast::<File>() {
+            target.get().writable(py, "connect")?;
+        }
         let (source, target) = (Place::of(py, source)?, Place::of(py, target)?);
         let mut constraints = Constraints::default();
         constraints.typical_len = typical_len;

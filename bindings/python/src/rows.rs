@@ -10,7 +10,7 @@ use datapipes::{Error, ErrorKind, Ssd};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 
-use crate::errors::{detached, invalid, json};
+use crate::errors::{detached_at, invalid, json};
 use crate::foreign::{Use, raw};
 use crate::machine;
 
@@ -18,6 +18,7 @@ use crate::machine;
 #[pyclass(frozen, module = "datapipes._datapipes", name = "RowReader")]
 pub(crate) struct RowReader {
     cache: FineGrained,
+    path: PathBuf,
     row: usize,
     first: u64,
     rows: u64,
@@ -30,13 +31,13 @@ impl RowReader {
         if row == 0 {
             return Err(invalid(py, "open", "rows of 0 bytes"));
         }
-        let (cache, len) = detached(py, || {
+        let (cache, len) = detached_at(py, &path, || {
             let ssd = Ssd::open(&path)?;
             let len = ssd.len()?;
             Ok((FineGrained::over(&ssd, CacheOptions::new(machine()).budget(budget))?, len))
         })?;
         let rows = len.saturating_sub(first) / row as u64;
-        Ok(RowReader { cache, row, first, rows })
+        Ok(RowReader { cache, path, row, first, rows })
     }
 
     /// The number of whole rows when it was opened.
@@ -70,7 +71,7 @@ impl RowReader {
         // thread touches them during the call is asked of the caller (docs/python.md), as by every
         // function that fills an array without the interpreter's lock.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), target.len()) };
-        let gathered = detached(py, || self.cache.gather(&offsets, self.row, bytes)?.all());
+        let gathered = detached_at(py, &self.path, || self.cache.gather(&offsets, self.row, bytes)?.all());
         drop(target);
         let gathered = gathered?;
         Ok((gathered.hits, gathered.misses))

@@ -10,7 +10,7 @@ use datapipes::sort::{NumberKind, RecordFormat, SortJob};
 use datapipes::{Error, ErrorKind};
 use pyo3::prelude::*;
 
-use crate::errors::{attached, detached, invalid, json};
+use crate::errors::{attached, detached, invalid, json, to_py_at};
 use crate::machine;
 
 /// How often progress is told, and a signal looked for.
@@ -68,7 +68,13 @@ pub(crate) fn sort(
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<(String, String)> {
     let format = format_of(py, format, record, (reverse, unique), (keys, separator))?;
-    let mut job = detached(py, || SortJob::new(machine(), format, &input, &output))?.unique(unique);
+    // An error that is about one of the files has its path as the context.
+    let named = |error: Error| {
+        let path = [&input, &output].into_iter().find(|path| error.context() == path.display().to_string());
+        to_py_at(py, &error, path.map(PathBuf::as_path))
+    };
+    let opened = detached(py, || Ok(SortJob::new(machine(), format, &input, &output)))?;
+    let mut job = opened.map_err(named)?.unique(unique);
     if let Some(bytes) = memory {
         job = job.memory_bytes(bytes);
     }
@@ -112,6 +118,6 @@ pub(crate) fn sort(
     if let Some(error) = stopped_by {
         return Err(error);
     }
-    let report = attached(py, || outcome)?;
+    let report = outcome.map_err(named)?;
     Ok((report.to_string(), json(py, &report)?))
 }

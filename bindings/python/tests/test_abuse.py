@@ -408,6 +408,66 @@ def test_errors_are_also_those_of_open(folder):
     check(lambda: dp.open(x, "x"), dp.System, FileExistsError, 17, x)
     for mode in ("r", "r+", "w"):
         check(lambda mode=mode: dp.open(folder, mode), dp.Error, IsADirectoryError, 21, folder)
+    check(lambda: dp.rows(folder, "f4", 1), dp.Error, IsADirectoryError, 21, folder)
+    check(lambda: dp.sort(x, folder), dp.Error, IsADirectoryError, 21, folder)
     check(lambda: dp.open(x / "y"), dp.NotFound, NotADirectoryError, 20, x / "y")
-    for call in (lambda: dp.open(none), lambda: dp.load_npy(none)):
+    check(lambda: dp.Log(x), dp.System, FileExistsError, 17, x)
+    check(lambda: dp.checkpoint.save(x, {"a": np.zeros(1)}), dp.System, FileExistsError, 17, x)
+    for call in (
+        lambda: dp.open(none),
+        lambda: dp.load_npy(none),
+        lambda: dp.rows(none, "f4", 1),
+        lambda: dp.sort(none, folder / "out"),
+        lambda: dp.sort(none, folder / "out", format="u64"),
+        lambda: dp.checkpoint.restore(none),
+        lambda: dp.read_log(none),
+        lambda: dp.examine_log(none),
+    ):
         check(call, dp.NotFound, FileNotFoundError, 2, none)
+
+
+def test_errors_name_the_file(folder):
+    x, y = folder / "x", folder / "y"
+    x.write_bytes(b"x")
+    with dp.open(x) as file:
+        for call in (lambda: file.write(b"y"), lambda: file.truncate(0), lambda: dp.connect(dp.Buffer(1), file)):
+            with pytest.raises(dp.InvalidInput, match=f"{x} is open for reading only") as caught:
+                call()
+            assert "r+" in caught.value.advice and caught.value.filename == str(x)
+        with pytest.raises(dp.EndOfFile) as caught:
+            file.read_ranges([(0, 100)])
+        assert caught.value.filename == str(x) and caught.value.strerror is None
+    with pytest.raises(dp.InvalidInput, match="is closed") as caught:
+        file.read(0, 1)
+    assert caught.value.filename == str(x)
+    assert x.read_bytes() == b"x"
+    x.rename(folder / "x.safetensors")
+    with pytest.raises(dp.Corrupt) as caught:
+        dp.load_file(folder / "x.safetensors")
+    assert caught.value.filename == str(folder / "x.safetensors")
+    with dp.Log(y) as log:
+        log.append_durable(b"the first record")
+        log.append_durable(b"the second record")
+    (segment,) = (part for part in y.rglob("*") if part.is_file() and b"the first" in part.read_bytes())
+    segment.write_bytes(segment.read_bytes().replace(b"the first", b"not first"))
+    for call in (lambda: list(dp.read_log(y)), lambda: dp.Log(y)):
+        with pytest.raises(dp.Corrupt) as caught:
+            call()
+        assert caught.value.filename == str(y)
+
+
+def test_ranges_that_do_not_end_are_stopped(path):
+    program = """
+import itertools, os, resource, signal, sys, threading, datapipes as dp
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    dp.open(sys.argv[1]).read_ranges(itertools.repeat((0, 0)))
+except KeyboardInterrupt:
+    print("stopped")
+"""
+    assert run(program, path) == "stopped\n"
+    with dp.open(path) as file:
+        for text in (b"ab", "ab"):
+            with pytest.raises(dp.InvalidInput, match="not a text"):
+                file.read_ranges([text])

@@ -182,14 +182,5 @@ def _restore(kind: type[Error], message: str, state: dict[str, Any]) -> Error:
     return kind(message, **state)
 
 
-def of_file(error: Error, name: str) -> Error:
-    """The error of opening a file, with its name. That a folder is no file has a number, too."""
-    number = error.errno
-    if number is None and error.kind == "InvalidInput" and os.path.isdir(name):
-        number = _errno.EISDIR
-    known = {"offset": error.offset, "bytes_done": error.bytes_done, "operation": error.operation}
-    return _make(str(error), kind=error.kind, errno=number, filename=name, advice=error.advice, **known)
-
-
 def _remake(message: str, state: dict[str, Any]) -> Error:
     return _make(message, **state)

@@ -8,7 +8,6 @@ from typing import Any
 
 from . import _datapipes
 from ._aio import notifier_of
-from ._errors import Error, of_file
 from ._paths import Path, text_of
 from ._report import Report, moved
 
@@ -36,8 +35,4 @@ class File(_datapipes.File):
 
 def open(path: Path, mode: str = "r") -> File:
     """Open a file: "r" to read, "r+" to read and write, "w" to create or empty it, "x" to create it."""
-    name = text_of(path)
-    try:
-        return File(name, mode)
-    except Error as error:
-        raise of_file(error, name) from None
+    return File(text_of(path), mode)

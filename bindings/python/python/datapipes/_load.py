@@ -54,7 +54,7 @@ _SIZES = {
 
 
 def _corrupt(path: str, why: str, offset: int = 0) -> NoReturn:
-    raise Corrupt(f"load: {path}: {why}", offset=offset, operation="load")
+    raise Corrupt(f"load: {path}: {why}", filename=path, offset=offset, operation="load")
 
 
 def described_dtype(text: object) -> np.dtype[Any]:

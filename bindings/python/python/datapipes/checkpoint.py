@@ -72,23 +72,24 @@ def restore(folder: Path, number: int | None = None) -> dict[str, npt.NDArray[An
 
     Every MiB is checked. A damaged checkpoint is `Corrupt`; give the number of an older one.
     """
-    found, regions = _datapipes.checkpoint_restore(text_of(folder), number)
+    name = text_of(folder)
+    found, regions = _datapipes.checkpoint_restore(name, number)
     buffers = dict(regions)
-    described = _described(found, buffers)
+    described = _described(name, found, buffers)
     arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, (dtype, shape) in described.items():
-        if name not in buffers or len(buffers[name]) != math.prod(shape) * dtype.itemsize:
-            _corrupt(found, f"no {shape} of {dtype} by the name {name!r}")
-        arrays[name] = _view(buffers[name], dtype, shape, 0)
+    for array, (dtype, shape) in described.items():
+        if array not in buffers or len(buffers[array]) != math.prod(shape) * dtype.itemsize:
+            _corrupt(name, found, f"no {shape} of {dtype} by the name {array!r}")
+        arrays[array] = _view(buffers[array], dtype, shape, 0)
     return arrays
 
 
-def _corrupt(number: int, why: str) -> NoReturn:
-    raise Corrupt(f"restore: checkpoint {number}: {why}", operation="restore")
+def _corrupt(folder: str, number: int, why: str) -> NoReturn:
+    raise Corrupt(f"restore: checkpoint {number}: {why}", filename=folder, operation="restore")
 
 
 def _described(
-    number: int, buffers: dict[str, _datapipes.Buffer]
+    folder: str, number: int, buffers: dict[str, _datapipes.Buffer]
 ) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """The types and shapes of the arrays. They are not trusted: others may have written them."""
     if _ARRAYS not in buffers:
@@ -103,7 +104,7 @@ def _described(
             f"restore: checkpoint {number}: {why}", operation="restore", advice="install ml_dtypes"
         ) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as why:
-        _corrupt(number, str(why)[:500])
+        _corrupt(folder, number, str(why)[:500])
     return described
 
 
