@@ -10,6 +10,7 @@ mod nightly;
 mod packages;
 mod python_test;
 mod shuttle;
+mod silence;
 mod soak;
 mod steps;
 mod tally;
@@ -23,7 +24,7 @@ pub(crate) type TaskResult<T> = Result<T, Box<dyn std::error::Error>>;
 pub(crate) const HELP: &str = "\
 usage: cargo xtask COMMAND
 
-  test [--release] [CARGO TEST OPTIONS]   every test, ends with passed, failed, skipped, not applicable
+  test [--no-python] [CARGO TEST OPTIONS] every test, ends with passed, failed, skipped, not applicable
   ci                                      formatting, clippy, docs, test, shuttle, packages, a small demo
   packages                                what can be checked before publishing; 64-bit Arm, the oldest toolchain
   miri                                    the memory code of the core under Miri (nightly)

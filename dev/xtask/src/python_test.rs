@@ -1,12 +1,23 @@
 //! `cargo xtask python-test`: builds the Python package, installs it into a virtual environment of
-//! its own, and runs its tests and the type checker. `cargo xtask test --python` runs the same,
-//! built with fewer optimizations.
+//! its own, and runs its tests and the type checker. `cargo xtask test` runs the same, built with
+//! fewer optimizations.
+//!
+//! ```text
+//! target/python-venv     the environment: build tool, NumPy, pytest, mypy, and the package
+//! target/python          what is compiled for `python-test`
+//! target/python-quick    what is compiled for `test`
+//! ```
+//! All of it is used again, so a run after which nothing changed compiles nothing. Where Python, the
+//! index of pip or the registry of cargo is missing, the tests are skipped by name.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use crate::TaskResult;
+use crate::silence::{SILENCE, end};
 use crate::steps::{Steps, cargo, finish, root, shown, succeeds};
 use crate::tally::{Totals, count};
 
@@ -22,7 +33,7 @@ const QUICK: [(&str, &str); 3] = [
 
 pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     match Environment::make() {
-        Ok(environment) => environment.check(options, &[]).0.finish(),
+        Ok(environment) => environment.check(options, "target/python", &[]).0.finish(),
         Err(why) => {
             println!("SKIPPED: python-test: {why}");
             Ok(())
@@ -34,7 +45,7 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
 pub(crate) fn totals() -> Totals {
     match Environment::make() {
         Ok(environment) => {
-            let (steps, mut totals) = environment.check(&[], &QUICK);
+            let (steps, mut totals) = environment.check(&[], "target/python-quick", &QUICK);
             if steps.finish().is_err() {
                 totals.failed = totals.failed.max(1);
             }
@@ -45,6 +56,24 @@ pub(crate) fn totals() -> Totals {
             Totals { skipped: vec![("python-test".into(), why.into())], ..Totals::default() }
         }
     }
+}
+
+/// The folder of the package.
+fn package() -> PathBuf {
+    root().join("bindings/python")
+}
+
+fn in_package(args: &[&str]) -> Command {
+    let mut command = cargo(args);
+    command.current_dir(package());
+    command
+}
+
+/// The platform of this machine's compiler.
+fn host() -> String {
+    let output = Command::new("rustc").arg("-vV").output().map(|output| output.stdout).unwrap_or_default();
+    let lines = String::from_utf8_lossy(&output).into_owned();
+    lines.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default().to_owned()
 }
 
 /// A virtual environment with what the tests need.
@@ -68,6 +97,14 @@ impl Environment {
         if !succeeds(environment.pip().args(NEEDED).arg("numpy>=2.0")) {
             return Err("pip cannot install maturin, pytest, mypy, fsspec and numpy (no index can be reached?)");
         }
+        // What cannot be fetched is told apart from what cannot be built. Without a platform, cargo
+        // would fetch what other systems need, too.
+        let metadata = ["metadata", "--format-version", "1"];
+        if succeeds(in_package(&metadata).arg("--no-deps"))
+            && !succeeds(in_package(&metadata).args(["--filter-platform", &host()]))
+        {
+            return Err("cargo cannot fetch what the package is built of (no registry can be reached?)");
+        }
         Ok(environment)
     }
 
@@ -77,20 +114,21 @@ impl Environment {
 
     fn pip(&self) -> Command {
         let mut command = Command::new(self.python());
-        command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "install"]);
+        // An index that cannot be reached is soon known.
+        command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--retries", "2", "install"]);
         command
     }
 
     /// Builds, installs, and runs the checks and the tests. The build shares no target folder with
     /// the main workspace.
-    fn check(&self, options: &[String], build: &[(&str, &str)]) -> (Steps, Totals) {
-        let package = root().join("bindings/python");
-        let target = root().join("target/python");
+    fn check(&self, options: &[String], target: &str, build: &[(&str, &str)]) -> (Steps, Totals) {
+        let package = package();
+        let target = root().join(target);
         let mut steps = Steps::default();
         let mut totals = Totals::default();
         let own = |args: &[&str]| {
-            let mut command = cargo(args);
-            command.current_dir(&package).env("CARGO_TARGET_DIR", &target).envs(build.iter().copied());
+            let mut command = in_package(args);
+            command.env("CARGO_TARGET_DIR", &target).envs(build.iter().copied());
             command
         };
         steps.run("format", || finish(&mut own(&["fmt", "--check"])));
@@ -111,20 +149,37 @@ impl Environment {
         };
         steps.run("types", || finish(within("mypy").args(["--strict", "python/datapipes", "tests/typed.py"])));
         steps.run("tests", || {
-            count_tests(within("pytest").args(["-q", "-rs", "-p", "no:cacheprovider"]).args(options), &mut totals)
+            let mut tests = within("pytest");
+            tests.args(["-q", "-rs", "-p", "no:cacheprovider"]).args(options);
+            count_tests(&mut tests, SILENCE, &mut totals)
         });
         (steps, totals)
     }
 }
 
-/// Runs pytest, shows what it prints, and adds up what came of the tests.
-fn count_tests(command: &mut Command, totals: &mut Totals) -> TaskResult<()> {
+/// Runs pytest, shows what it prints, and adds up what came of the tests. If it prints nothing for
+/// so long, it is ended.
+fn count_tests(command: &mut Command, silence: Duration, totals: &mut Totals) -> TaskResult<()> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("{}: {e}", shown(command)))?;
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).split(b'\n') {
-            let line = String::from_utf8_lossy(&line?).trim_end().to_owned();
-            println!("{line}");
-            note(&line, totals);
+    let (to, lines) = mpsc::channel();
+    let output = child.stdout.take();
+    std::thread::spawn(move || {
+        // Where the receiver is gone, nobody counts any more.
+        let _ = output.into_iter().flat_map(|output| BufReader::new(output).split(b'\n')).try_for_each(|l| to.send(l));
+    });
+    loop {
+        match lines.recv_timeout(silence) {
+            Ok(line) => {
+                let line = String::from_utf8_lossy(&line?).trim_end().to_owned();
+                println!("{line}");
+                note(&line, totals);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                println!("FAILED: nothing was printed for {silence:?}: the tests are ended");
+                end(child.id());
+                break;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     let status = child.wait()?;
@@ -145,6 +200,16 @@ fn note(line: &str, totals: &mut Totals) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_hang_are_ended_and_fail() {
+        let mut totals = Totals::default();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 3 passed in 1s; sh -c 'sleep 1000; true'; echo 4 passed in 2s"]);
+        let error = count_tests(&mut command, Duration::from_millis(500), &mut totals).unwrap_err();
+        assert!(error.to_string().contains("signal"), "{error}");
+        assert_eq!(totals.passed, 3);
+    }
 
     #[test]
     fn the_sum_of_pytest_is_understood() {

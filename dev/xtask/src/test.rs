@@ -1,10 +1,12 @@
-//! `cargo xtask test`: every test there is, then one line that sums them up. With `--python` first,
-//! those of the Python package are among them.
+//! `cargo xtask test`: every test there is, then one line that sums them up. Those of the Python
+//! package are among them, unless options choose a part of the tests or `--no-python` is first.
+//! `--python` first adds them to a part, too.
 //!
 //! The dev profile is used (the workspace sets opt-level 1 there): it keeps the debug assertions
 //! and overflow checks, which are half of what the tests are for, and it builds in a third of the
 //! time of a release build. `--release` is passed on for those who want it.
 
+use crate::silence::{SILENCE, children, end};
 use crate::tally::{TestOutputParser, Totals, by_reason};
 use crate::{TaskResult, python_test, steps};
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
@@ -18,19 +20,12 @@ use std::time::{Duration, Instant};
 const TOOLS: [(&str, &str); 4] =
     [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
-/// How long test programs may print nothing. It is far more than a test takes: a test that waits
-/// for ever is ended, and fails.
-const SILENCE: Duration = Duration::from_secs(15 * 60);
-
 pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     for (tool, purpose) in TOOLS {
         let version = steps::first_line(Command::new(tool).arg("--version"));
         println!("{tool} ({purpose}): {}", version.as_deref().unwrap_or("not found"));
     }
-    let (python, options) = match options.split_first() {
-        Some((first, rest)) if first == "--python" => (true, rest),
-        _ => (false, options),
-    };
+    let (python, options) = with_python(options);
     let (cargo_options, test_options) = match options.iter().position(|o| o == "--") {
         Some(at) => (&options[..at], &options[at + 1..]),
         None => (options, &[][..]),
@@ -52,6 +47,16 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
         command.env("CARGO_TERM_COLOR", "always");
     }
     stream_within(&mut command, SILENCE, print, || if python { python_test::totals() } else { Totals::default() })
+}
+
+/// Whether the tests of the Python package are among those that are meant, and the other options.
+fn with_python(options: &[String]) -> (bool, &[String]) {
+    match options.split_first() {
+        Some((first, rest)) if first == "--python" => (true, rest),
+        Some((first, rest)) if first == "--no-python" => (false, rest),
+        // Any other option may choose a part of the tests.
+        _ => (options.iter().all(|option| option == "--release"), options),
+    }
 }
 
 /// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an
@@ -131,23 +136,6 @@ fn end_the_silent(cargo: u32, silence: Duration, heard: &Heard, is_over: &Receiv
     }
 }
 
-/// Kills a process and all that it started.
-fn end(pid: u32) {
-    let started = children(pid);
-    if let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed()) {
-        // It may have ended by itself.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
-    started.into_iter().for_each(end);
-}
-
-/// The processes that each thread of a process started.
-fn children(pid: u32) -> Vec<u32> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
-    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
-}
-
 fn follow(from: impl Read, heard: &Heard, show: fn(&str)) {
     let mut reader = BufReader::new(from);
     let mut bytes = Vec::new();
@@ -174,6 +162,23 @@ fn print(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_python_package_is_a_part_of_all_tests() {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        for (line, python, rest) in [
+            ("", true, ""),
+            ("--release", true, "--release"),
+            ("--no-python", false, ""),
+            ("--no-python --release", false, "--release"),
+            ("-p xtask", false, "-p xtask"),
+            ("--release a_test", false, "--release a_test"),
+            ("-- --ignored", false, "-- --ignored"),
+            ("--python -p xtask", true, "-p xtask"),
+        ] {
+            assert_eq!(with_python(&words(line)), (python, &words(rest)[..]), "{line}");
+        }
+    }
 
     #[test]
     fn a_program_that_hangs_is_ended_and_fails() {
