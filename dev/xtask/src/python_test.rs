@@ -7,8 +7,8 @@
 //! target/python          what is compiled for `python-test`
 //! target/python-quick    what is compiled for `test`
 //! ```
-//! All of it is used again, so a run after which nothing changed compiles nothing. Where Python, the
-//! index of pip or the registry of cargo is missing, the tests are skipped by name.
+//! All of it is used again, so a run after which nothing changed compiles nothing. Where Python,
+//! the index of pip or the registry of cargo is missing, the tests are skipped by name.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
