@@ -53,8 +53,8 @@ fn check(tensor: &Tensor, payload: u64, sizes: &HashMap<String, u64>) -> std::re
         return Err(format!("tensor {name:?} lies at {begin}..{end}, and there are {payload} bytes"));
     }
     // NumPy multiplies empty dimensions out, too.
-    let most = shape.iter().try_fold(*size, |product, len| product.checked_mul((*len).max(1)));
-    if most.is_none_or(|most| most >= MOST_BYTES) {
+    let bytes = shape.iter().try_fold(*size, |product, len| product.checked_mul((*len).max(1)));
+    if bytes.is_none_or(|bytes| bytes > MAX_BYTES) {
         return Err(format!("tensor {name:?}: no array has the shape {shape:?}"));
     }
     if shape.iter().product::<u64>() * size != end - begin {
@@ -63,8 +63,8 @@ fn check(tensor: &Tensor, payload: u64, sizes: &HashMap<String, u64>) -> std::re
     Ok(())
 }
 
-/// More than NumPy takes for one array.
-const MOST_BYTES: u64 = 1 << 62;
+/// The most bytes of an array.
+const MAX_BYTES: u64 = (1 << 62) - 1;
 
 /// Checks that tensors follow each other without a gap, to the last byte. Returns what is wrong,
 /// and its offset in the file.
