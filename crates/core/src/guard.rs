@@ -24,6 +24,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
@@ -235,7 +236,6 @@ impl Call {
 /// A call, and the number of the [`Panics`] that count its panic.
 type Entry = (Call, u32);
 
-#[derive(Default)]
 struct Outbox {
     entries: VecDeque<Entry>,
     /// How many operations of the library the thread is in the middle of.
@@ -249,6 +249,10 @@ struct Outbox {
 }
 
 impl Outbox {
+    const fn new() -> Outbox {
+        Outbox { entries: VecDeque::new(), holds: 0, depth: 0, middles: 0, put_off: VecDeque::new() }
+    }
+
     /// Returns whether a call may be made now. If so, the thread counts as within it.
     fn enter(&mut self) -> bool {
         let is_now = self.holds == 0 && self.depth == 0 && self.entries.is_empty();
@@ -262,10 +266,37 @@ impl Outbox {
 const MAX_DEPTH: usize = 16;
 
 thread_local! {
-    static OUTBOX: RefCell<Outbox> = RefCell::new(Outbox::default());
+    /// It has no destructor. `exit` runs the destructors of a thread's variables before the
+    /// handlers of `atexit`, which may be within foreign code: what the thread is in the middle of
+    /// must be known there.
+    static OUTBOX: ManuallyDrop<RefCell<Outbox>> = const { ManuallyDrop::new(RefCell::new(Outbox::new())) };
+    /// Frees the memory of the thread's other variables at its end.
+    static MEMORY_OF_THREAD: MemoryOfThread = const { MemoryOfThread };
 }
 
-/// Returns `None` while the thread ends and its outbox is gone.
+/// The memory that the variables of a thread have no destructor for.
+struct MemoryOfThread;
+
+impl Drop for MemoryOfThread {
+    fn drop(&mut self) {
+        // Within foreign code the thread does not end: it is in `exit`, and goes on.
+        let left = with(|outbox| {
+            let ends = outbox.depth == 0 && outbox.middles == 0;
+            ends.then(|| (std::mem::take(&mut outbox.entries), std::mem::take(&mut outbox.put_off)))
+        });
+        if left.flatten().is_some() {
+            reentry::free_memory();
+        }
+    }
+}
+
+/// Has the memory freed when the thread ends that its variables take from now on. What they take
+/// after that, within destructors of other variables of the thread, is leaked.
+fn free_memory_at_end() {
+    let _ = MEMORY_OF_THREAD.try_with(|_| ());
+}
+
+/// Returns `None` in a model whose thread is over.
 fn with<R>(f: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
     OUTBOX.try_with(|outbox| f(&mut outbox.borrow_mut())).ok()
 }
@@ -303,6 +334,9 @@ pub(crate) fn call_or_defer(call: Call, counts: u32) {
         }
         is_now
     });
+    if entry.is_none() {
+        free_memory_at_end();
+    }
     if let Some((call, counts)) = entry {
         make((call, counts));
         leave(is_now);
@@ -323,7 +357,7 @@ pub(crate) fn call_or_defer_callback(callback: impl FnOnce() + Send + 'static, c
 }
 
 /// Ends a call that was made at once, and makes the calls that it deferred. `None` means that the
-/// thread is ending and has no outbox.
+/// thread has no outbox, which happens in a model alone.
 fn leave(is_now: Option<bool>) {
     let left = with(|outbox| {
         outbox.depth -= usize::from(is_now == Some(true));

@@ -38,7 +38,11 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// Orders records with equal prefixes by their normalized keys.
     pub(super) fn sort_by_keys(&self, group: &mut [Entry]) {
         if group.len() <= FEW {
-            KEYS.with_borrow_mut(|keys| self.sort_few(group, keys));
+            let kept = KEYS.try_with(|keys| self.sort_few(group, &mut keys.borrow_mut()));
+            if kept.is_err() {
+                // In a handler of `atexit` the thread's memory of keys may be gone.
+                self.sort_few(group, &mut Keys::default());
+            }
             return;
         }
         if !self.split_by_word(group) {
