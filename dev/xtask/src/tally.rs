@@ -32,7 +32,7 @@ pub(crate) struct TestOutputParser {
     in_failures: bool,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
@@ -43,6 +43,17 @@ pub(crate) struct Totals {
     pub(crate) unfinished_programs: usize,
     /// What failed and the outputs of the tests that did, line by line.
     pub(crate) failures: Vec<String>,
+}
+
+impl Totals {
+    /// Adds what other tests came to.
+    pub(crate) fn add(&mut self, other: Totals) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped.extend(other.skipped);
+        self.not_applicable.extend(other.not_applicable);
+        self.unfinished_programs += other.unfinished_programs;
+    }
 }
 
 impl TestOutputParser {
@@ -124,9 +135,9 @@ fn case<'l>(line: &'l str, word: &str) -> Option<(&'l str, &'l str)> {
     Some(rest.split_once(": ").unwrap_or((rest, "no reason given")))
 }
 
-/// The number before `word` in `ok. 5 passed; 0 failed; ...`.
-fn count(counts: &str, word: &str) -> usize {
-    let words: Vec<&str> = counts.split([' ', ';']).filter(|w| !w.is_empty()).collect();
+/// The number before `word` in `ok. 5 passed; 0 failed; ...` or `5 passed, 1 failed in 2s`.
+pub(crate) fn count(counts: &str, word: &str) -> usize {
+    let words: Vec<&str> = counts.split([' ', ';', ',']).filter(|w| !w.is_empty()).collect();
     let found = words.windows(2).find(|pair| pair[1] == word);
     found.and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
 }

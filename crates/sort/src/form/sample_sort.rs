@@ -216,18 +216,18 @@ impl<L: Layout> SlotSorter<'_, L> {
         if self.in_order(group) {
             return;
         }
+        if group.len() == 2 {
+            // They are out of order.
+            group.swap(0, 1);
+            return;
+        }
         if let Some(plain) = self.plain_behind(group) {
             let plain = SlotSorter { layout: &plain, raw: self.raw, threads: 1, unique: false };
-            if group.len() == 2 {
-                // They are out of order.
-                group.swap(0, 1);
-                return;
-            }
             // Every line has bytes at depth 0.
             plain.load_next_prefixes(group, 0);
             plain.sort_bucket(group, 0);
-        } else if self.layout.has_normalized_keys() && group.len() > 2 {
-            self.sort_by_keys(group);
+        } else if self.layout.has_normalized_keys() {
+            self.sort_by_keys(group, entry::prefix(group[0]));
         } else if group.len() > FEW && self.load_next_prefixes(group, depth + 8) {
             self.sort_bucket(group, depth + 8);
         } else {
@@ -326,7 +326,7 @@ impl<L: Layout> SlotSorter<'_, L> {
             let part = unsafe { all.slice(t * stripe, stripe.min(all.len() - t * stripe)) };
             let _scope = Scope::enter();
             if self.layout.has_normalized_keys() {
-                self.sort_by_keys(part);
+                self.sort_by_keys(part, first);
             } else {
                 part.sort_unstable_by(|a, b| self.compare(*a, *b));
             }

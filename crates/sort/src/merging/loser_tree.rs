@@ -18,7 +18,7 @@ pub(crate) trait Contest {
     fn is_done(&self, entrant: Entrant) -> bool;
 
     /// Decides between two entrants with equal keys.
-    fn settle(&self, a: Entrant, b: Entrant) -> Match;
+    fn settle(&mut self, a: Entrant, b: Entrant) -> Match;
 }
 
 /// A source, and the key of its record.
@@ -88,7 +88,7 @@ impl LoserTree {
 /// Plays one match. Which of two keys is smaller cannot be predicted, so the result is selected
 /// without a branch.
 #[inline]
-fn play(contest: &impl Contest, a: Entrant, b: Entrant) -> Match {
+fn play(contest: &mut impl Contest, a: Entrant, b: Entrant) -> Match {
     if a.key == b.key {
         return contest.settle(a, b);
     }
@@ -147,7 +147,7 @@ mod tests {
             entrant.key == EXHAUSTED
         }
 
-        fn settle(&self, a: Entrant, b: Entrant) -> Match {
+        fn settle(&mut self, a: Entrant, b: Entrant) -> Match {
             let (order, later) = match a.key {
                 EXHAUSTED => (Ordering::Equal, EXHAUSTED),
                 code => {

@@ -19,7 +19,7 @@ use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 use crate::control::{Control, count};
 use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
 use crate::memory::parallel::run_on_threads;
-use crate::merging::contest::{ByCode, ByKey, ByPrefix, MergeContest};
+use crate::merging::contest::{ByCode, ByPrefix, LineBytes, MergeContest, NormalizedKeys};
 use crate::merging::loser_tree::LoserTree;
 use crate::numbers::{Numbers, merge_number_runs};
 use crate::records::layout::Layout;
@@ -391,13 +391,20 @@ impl<L: Layout> Merger<'_, L> {
         // Codes are right for sources in order, and a check finds the others. For few sources they
         // cost more than they save.
         let coded = self.coded || check.is_some() && sources.len() >= WORTH_CODING;
-        match self.layout.coding().filter(|_| coded) {
-            Some(coding) => self.merge_records(ByCode::new(self.layout, coding, sources), last, output, out, check),
-            None if self.coded && self.layout.has_normalized_keys() => {
-                self.merge_records(ByKey::new(self.layout, sources), last, output, out, check)
-            }
-            None => self.merge_records(ByPrefix::new(self.layout, sources), last, output, out, check),
+        let mut sources = sources;
+        if coded {
+            sources = match ByCode::<L, LineBytes>::new(self.layout, sources) {
+                Ok(contest) => return self.merge_records(contest, last, output, out, check),
+                Err(sources) => sources,
+            };
         }
+        if self.coded {
+            sources = match ByCode::<L, NormalizedKeys>::new(self.layout, sources) {
+                Ok(contest) => return self.merge_records(contest, last, output, out, check),
+                Err(sources) => sources,
+            };
+        }
+        self.merge_records(ByPrefix::new(self.layout, sources), last, output, out, check)
     }
 
     fn merge_numbers(

@@ -115,11 +115,10 @@ pub(crate) trait Layout: Send + Sync {
         false
     }
 
-    /// Replaces `out` by the first [`NORMALIZED_LEN`] bytes of the record's normalized key.
+    /// Appends bytes that order records with this prefix, at most [`NORMALIZED_LEN`]: what the
+    /// prefix lacks of their normalized keys.
     #[inline]
-    fn normalize(&self, _record: &[u8], out: &mut Vec<u8>) {
-        out.clear();
-    }
+    fn push_behind_prefix(&self, _record: &[u8], _prefix: u64, _out: &mut Vec<u8>) {}
 
     /// The kind of numbers, if records are only numbers; these are sorted without entries.
     fn numbers(&self) -> Option<Numbers> {
@@ -297,9 +296,9 @@ impl Layout for KeyedLines {
     }
 
     #[inline]
-    fn normalize(&self, record: &[u8], out: &mut Vec<u8>) {
-        out.clear();
-        self.order.push_key(body(record), NORMALIZED_LEN, out);
-        out.truncate(NORMALIZED_LEN);
+    fn push_behind_prefix(&self, record: &[u8], prefix: u64, out: &mut Vec<u8>) {
+        let from = out.len();
+        self.order.push_behind_prefix(body(record), prefix, NORMALIZED_LEN, out);
+        out.truncate(from + NORMALIZED_LEN);
     }
 }

@@ -106,6 +106,13 @@ impl Coding {
         self.after_agreeing(line, agreed, agreed == base.len() && agreed == line.len())
     }
 
+    /// The code of a line beside its base, if their first eight bytes, given as big-endian numbers,
+    /// differ in the first chunk. Both lines have these bytes.
+    #[inline]
+    pub(crate) fn of_words(self, base: u64, line: u64) -> Option<u64> {
+        ((base ^ line) >> 16 != 0).then(|| self.direct(code_bits(0, line >> 16, CHUNK)))
+    }
+
     /// Compares lines whose codes beside the same base are equal.
     pub(crate) fn settle(self, code: u64, a: &[u8], b: &[u8]) -> Settled {
         let bits = self.direct(code);
@@ -207,6 +214,11 @@ mod tests {
                 )
             };
             assert_eq!(matched(coding, base, a, b), wanted, "{}", shown());
+            if let (Some(x), Some(y)) = (base.first_chunk(), a.first_chunk()) {
+                let of_words = coding.of_words(u64::from_be_bytes(*x), u64::from_be_bytes(*y));
+                let differ = base[..6] != a[..6];
+                assert_eq!(of_words, differ.then(|| coding.beside(base, a)), "{}", shown());
+            }
             let first = match coding.first(a).cmp(&coding.first(b)) {
                 Ordering::Equal => coding.settle(coding.first(a), a, b),
                 order => Settled { order, later: coding.first(a).max(coding.first(b)) },

@@ -264,29 +264,43 @@ impl TextOrder {
     /// ```
     #[inline]
     pub fn push_key(&self, line: &[u8], most: usize, out: &mut Vec<u8>) {
-        let end = out.len().saturating_add(most);
-        let (last, reverse) = match &self.shape {
-            Shape::Plain => (true, false),
-            Shape::PlainReverse => (true, true),
+        match &self.shape {
+            Shape::Plain => push_line(line, false, most, out),
+            Shape::PlainReverse => push_line(line, true, most, out),
             Shape::Keyed { first, rest } => {
+                let end = out.len().saturating_add(most);
                 first.push(line, most, out);
-                for key in rest.iter() {
-                    if out.len() >= end {
-                        return;
-                    }
-                    key.push(line, end - out.len(), out);
-                }
-                (self.last_resort, self.reverse)
+                self.push_keys(rest, line, end, out);
             }
-        };
-        let room = end.saturating_sub(out.len());
-        if last && reverse {
-            let from = out.len();
-            push_bytes(line, room, out);
-            complement(&mut out[from..]);
-        } else if last {
-            // The last part needs no end of its own.
-            out.extend_from_slice(&line[..line.len().min(room)]);
+        }
+    }
+
+    /// Appends what the word of [`prefix`](Self::prefix) lacks of the bytes of
+    /// [`push_key`](Self::push_key). It orders lines whose prefix is `prefix`.
+    #[inline]
+    pub(crate) fn push_behind_prefix(&self, line: &[u8], prefix: u64, most: usize, out: &mut Vec<u8>) {
+        match &self.shape {
+            Shape::Plain | Shape::PlainReverse => self.push_key(line, most, out),
+            Shape::Keyed { first, rest } => {
+                let end = out.len().saturating_add(most);
+                first.push_behind_word(line, prefix, most, out);
+                self.push_keys(rest, line, end, out);
+            }
+        }
+    }
+
+    /// Appends these keys, and then the line if it is compared too, up to about `end` bytes of
+    /// `out`.
+    #[inline]
+    fn push_keys(&self, keys: &[Key], line: &[u8], end: usize, out: &mut Vec<u8>) {
+        for key in keys {
+            if out.len() >= end {
+                return;
+            }
+            key.push(line, end - out.len(), out);
+        }
+        if self.last_resort {
+            push_line(line, self.reverse, end.saturating_sub(out.len()), out);
         }
     }
 
@@ -412,11 +426,32 @@ impl Key {
         if self.reverse { !word } else { word }
     }
 
+    /// Appends what `word`, which is this line's, lacks of [`push`](Self::push).
+    #[inline]
+    fn push_behind_word(&self, line: &[u8], word: u64, most: usize, out: &mut Vec<u8>) {
+        let word = self.directed(word);
+        let held = match self.rule {
+            Rule::Short { .. } | Rule::Month => return,
+            Rule::Numeric | Rule::Human { .. } if number::word_is_exact(word) => return,
+            // A word that does not end in a zero holds eight bytes.
+            Rule::Bytes | Rule::Folded if word & 0xff != 0 => size_of::<u64>(),
+            _ => 0,
+        };
+        self.push_from(line, held, most, out);
+    }
+
     /// Appends the key in a form whose bytes have its order. No key's bytes begin another's, so
     /// what follows decides exactly if the keys are equal.
     #[inline]
     fn push(&self, line: &[u8], most: usize, out: &mut Vec<u8>) {
+        self.push_from(line, 0, most, out);
+    }
+
+    /// Does the same for the key's text from byte `at` on.
+    #[inline]
+    fn push_from(&self, line: &[u8], at: usize, most: usize, out: &mut Vec<u8>) {
         let (text, from) = (self.place.slice(line), out.len());
+        let text = text.get(at..).unwrap_or_default();
         match self.rule {
             Rule::Bytes => push_bytes(text, most, out),
             Rule::Folded => {
@@ -440,6 +475,19 @@ impl Key {
         if self.reverse {
             complement(&mut out[from..]);
         }
+    }
+}
+
+/// Appends at most about `most` bytes of a line, behind which nothing follows.
+#[inline]
+fn push_line(line: &[u8], reverse: bool, most: usize, out: &mut Vec<u8>) {
+    if reverse {
+        let from = out.len();
+        push_bytes(line, most, out);
+        complement(&mut out[from..]);
+    } else {
+        // The last part needs no end of its own.
+        out.extend_from_slice(&line[..line.len().min(most)]);
     }
 }
 
@@ -494,4 +542,49 @@ fn with_kept<T>(text: &[u8], ignore: Ignore, folded: bool, f: impl FnOnce(&[u8])
         len += 1;
     }
     f(&buffer[..len])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn order(spec: &str, stable: bool, reverse: bool) -> TextOrder {
+        let mut options = TextOptions { stable, separator: Some(b','), ..TextOptions::default() };
+        if reverse {
+            assert!(options.modifiers.set(b'r'));
+        }
+        options.keys.push(KeySpec::parse(spec.as_bytes()).unwrap_or_else(|_| panic!("{spec} is a key")));
+        options.compile().unwrap_or_else(|e| panic!("{spec}: {e}"))
+    }
+
+    fn line() -> impl Strategy<Value = Vec<u8>> {
+        let long = Just(b"12345678901234567".to_vec());
+        let letters = proptest::collection::vec(prop_oneof![Just(0u8), Just(b'a'), Just(b'A'), Just(b'1')], 0..11);
+        let field = prop_oneof![letters, long, Just(b"1.5K".to_vec()), Just(b"Jan".to_vec()), Just(b"-12".to_vec())];
+        (field.clone(), field).prop_map(|(a, b)| [&a[..], b",", &b[..]].concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        /// The prefix and what follows it have the order of lines. No key begins another, unless it
+        /// is a line as it is: nothing follows that.
+        #[test]
+        fn what_the_prefix_lacks(a in line(), b in line(), stable in any::<bool>(), reverse in any::<bool>()) {
+            for spec in ["1,1", "1,1f", "1,1r", "1,1fr", "1.1,1.4", "1,1n", "1,1nr", "1,1g", "1,1h", "1,1M", "1,1V", "1,1d", "1"] {
+                let order = order(spec, stable, reverse);
+                let key = |line: &[u8]| {
+                    let prefix = order.prefix(line);
+                    let mut key = prefix.to_be_bytes().to_vec();
+                    order.push_behind_prefix(line, prefix, usize::MAX, &mut key);
+                    key
+                };
+                let (x, y) = (key(&a), key(&b));
+                prop_assert_eq!(x.cmp(&y), order.compare(&a, &b), "{} {} {}", spec, stable, reverse);
+                let nothing_follows = !stable || matches!(order.shape, Shape::Plain);
+                prop_assert!(nothing_follows || x == y || !x.starts_with(&y) && !y.starts_with(&x), "{}", spec);
+            }
+        }
+    }
 }
