@@ -38,6 +38,7 @@ use crate::process::{OwningProcess, PerProcess};
 use crate::sync::{Arc, thread_local};
 
 pub(crate) mod reentry;
+mod thread_end;
 
 /// The kind of foreign code that was called. docs/runtime.md lists the places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -270,30 +271,21 @@ thread_local! {
     /// handlers of `atexit`, which may be within foreign code: what the thread is in the middle of
     /// must be known there.
     static OUTBOX: ManuallyDrop<RefCell<Outbox>> = const { ManuallyDrop::new(RefCell::new(Outbox::new())) };
-    /// Frees the memory of the thread's other variables at its end.
-    static MEMORY_OF_THREAD: MemoryOfThread = const { MemoryOfThread };
 }
 
-/// The memory that the variables of a thread have no destructor for.
-struct MemoryOfThread;
+/// Whether the thread is in the middle of nothing. Within foreign code it does not end: it is in
+/// `exit`, and goes on.
+fn is_free() -> bool {
+    with(|outbox| outbox.depth == 0 && outbox.middles == 0).unwrap_or(true)
+}
 
-impl Drop for MemoryOfThread {
-    fn drop(&mut self) {
-        // Within foreign code the thread does not end: it is in `exit`, and goes on.
-        let left = with(|outbox| {
-            let ends = outbox.depth == 0 && outbox.middles == 0;
-            ends.then(|| (std::mem::take(&mut outbox.entries), std::mem::take(&mut outbox.put_off)))
-        });
-        if left.flatten().is_some() {
-            reentry::free_memory();
+/// Frees the outbox's memory when the thread ends.
+fn free_at_end() {
+    thread_end::call(|| {
+        if is_free() {
+            drop(with(|outbox| (std::mem::take(&mut outbox.entries), std::mem::take(&mut outbox.put_off))));
         }
-    }
-}
-
-/// Has the memory freed when the thread ends that its variables take from now on. What they take
-/// after that, within destructors of other variables of the thread, is leaked.
-fn free_memory_at_end() {
-    let _ = MEMORY_OF_THREAD.try_with(|_| ());
+    });
 }
 
 /// Returns `None` in a model whose thread is over.
@@ -335,7 +327,7 @@ pub(crate) fn call_or_defer(call: Call, counts: u32) {
         is_now
     });
     if entry.is_none() {
-        free_memory_at_end();
+        free_at_end();
     }
     if let Some((call, counts)) = entry {
         make((call, counts));
