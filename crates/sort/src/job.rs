@@ -209,7 +209,8 @@ pub fn sort(machine: &Machine, job: SortJob) -> Result<SortReport> {
 }
 
 /// As [`sort`], on a thread of its own, so that the calling thread can tell how far it is: it calls
-/// `tell` each `every`, and stops the sort where that returns false.
+/// `tell` each `every`, and stops the sort where that returns false. A last call tells of the end;
+/// what it returns changes nothing. If `tell` panics, the sort is stopped before the panic goes on.
 ///
 /// # Errors
 /// As [`sort`]. `Forked` in a child that `tell` made by `fork`, when it returns there: the sort
@@ -228,29 +229,47 @@ pub fn sort_telling(
         // The receiver waits for this, or its process is another one.
         let _ = done.send(sort(&machine, job));
     })?;
-    let outcome = loop {
-        match finished.recv_timeout(every) {
-            Ok(outcome) => break Some(outcome),
-            Err(RecvTimeoutError::Disconnected) => break None,
-            Err(RecvTimeoutError::Timeout) => {
-                if !tell(&control.progress) {
-                    control.stop();
-                }
-                if let Err(forked) = owner.check("sort") {
-                    // The channel's other end is with a thread that this process does not have.
-                    std::mem::forget((thread, finished));
-                    return Err(forked);
-                }
-            }
+    let mut sorting = SortingThread { control: control.clone(), thread: Some(thread) };
+    loop {
+        let outcome = match finished.recv_timeout(every) {
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Disconnected) => return Err(sorting.why_no_result()),
+            Err(RecvTimeoutError::Timeout) => None,
+        };
+        if !tell(&control.progress) {
+            control.stop();
         }
-    };
-    let ended = threads::join(thread);
-    match outcome {
-        Some(outcome) => outcome,
-        None => Err(match ended {
-            Ok(()) => Error::new(ErrorKind::System, "sort", "its thread gave no result"),
-            Err(lost) => lost.error("sort"),
-        }),
+        if let Err(forked) = owner.check("sort") {
+            // The channel's other end is with a thread that this process does not have.
+            std::mem::forget((sorting, finished));
+            return Err(forked);
+        }
+        if let Some(outcome) = outcome {
+            return outcome;
+        }
+    }
+}
+
+/// The thread of [`sort_telling`]. When it is dropped, the sort is stopped and waited for.
+struct SortingThread {
+    control: Control,
+    thread: Option<threads::JoinHandle<()>>,
+}
+
+impl SortingThread {
+    fn why_no_result(&mut self) -> Error {
+        match self.thread.take().map(threads::join) {
+            Some(Err(lost)) => lost.error("sort"),
+            _ => Error::new(ErrorKind::System, "sort", "its thread gave no result"),
+        }
+    }
+}
+
+impl Drop for SortingThread {
+    fn drop(&mut self) {
+        self.control.stop();
+        // In a child of the process that sorts it does not wait.
+        let _ = self.thread.take().map(threads::join);
     }
 }
 

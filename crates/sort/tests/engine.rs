@@ -595,4 +595,13 @@ fn a_child_of_the_thread_that_tells_does_not_wait_for_the_parents_sort() {
     let job = folder.job(RecordFormat::SORT_BENCHMARK, &[folder.path("in/a")]);
     let stopped = datapipes_sort::sort_telling(scene::usual_machine(), job, Duration::from_millis(1), |_| false);
     assert_eq!(stopped.unwrap_err().kind(), datapipes_core::ErrorKind::Interrupted);
+    // The sort has ended and left nothing when a panic of the function goes on.
+    let job = folder.job(RecordFormat::SORT_BENCHMARK, &[folder.path("in/a")]);
+    let output = folder.sorted();
+    let told = std::panic::AssertUnwindSafe(|| {
+        datapipes_sort::sort_telling(scene::usual_machine(), job, Duration::from_millis(1), |_| panic!("told"))
+    });
+    let files = folder.files();
+    assert!(std::panic::catch_unwind(told).is_err());
+    assert_eq!((folder.files(), folder.sorted()), (files, output));
 }
