@@ -10,7 +10,7 @@
 //! descriptor (`signalfd`) or to wait for it (`sigwait`). If a thread of the library took it, the
 //! default action would end the program. So each thread starts with all signals blocked,
 //! but those that tell of a fault of the thread itself (`SIGSEGV`, `SIGBUS`, `SIGILL`, `SIGFPE`,
-//! `SIGTRAP`, `SIGSYS`). Callbacks that run on such a thread find them blocked, too. A program that
+//! `SIGTRAP`, `SIGSYS`), and `SIGPROF`, with which a profiler samples each thread. Callbacks that run on such a thread find them blocked, too. A program that
 //! the library starts by [`start_program`] has the mask of the thread that called the library; one
 //! that a callback starts must set its own.
 //!
@@ -35,6 +35,8 @@ const NAME_BYTES: usize = 15;
 /// Signals that tell a thread of its own fault. Blocked, they would end the process without the
 /// handler that a program may have for them.
 const OF_FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+/// The signal of profilers, which is sent to the thread that runs.
+const OF_PROFILERS: i32 = libc::SIGPROF;
 
 std::thread_local! {
     /// In a thread of the library, the signals that are blocked in the programs that it starts.
@@ -79,7 +81,9 @@ impl BlockedSignals {
             // exist.
             unsafe {
                 libc::sigfillset(&raw mut asked);
-                OF_FAULTS.iter().for_each(|signal| _ = libc::sigdelset(&raw mut asked, *signal));
+                for signal in OF_FAULTS.into_iter().chain([OF_PROFILERS]) {
+                    libc::sigdelset(&raw mut asked, signal);
+                }
                 libc::pthread_sigmask(libc::SIG_BLOCK, &raw const asked, &raw mut before);
             }
         }

@@ -14,8 +14,10 @@ thread_local! {
     static FUNCTIONS: Functions = const { Functions(Cell::new([None; VARIABLES])) };
 }
 
+type Function = Option<fn()>;
+
 /// Called when the thread ends, and at the begin of `exit` in the thread that calls it.
-struct Functions(Cell<[Option<fn()>; VARIABLES]>);
+struct Functions(Cell<[Function; VARIABLES]>);
 
 impl Drop for Functions {
     fn drop(&mut self) {
@@ -28,7 +30,7 @@ impl Drop for Functions {
 pub(super) fn call(free: fn()) {
     let _ = FUNCTIONS.try_with(|functions| {
         let mut all = functions.0.get();
-        let known = |f: &&mut Option<fn()>| f.is_none_or(|f| std::ptr::fn_addr_eq(f, free));
+        let known = |f: &&mut Function| f.is_none_or(|f| std::ptr::fn_addr_eq(f, free));
         if let Some(place) = all.iter_mut().find(known) {
             *place = Some(free);
             functions.0.set(all);
