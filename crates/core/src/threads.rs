@@ -8,11 +8,11 @@
 //!
 //! The threads take no signal. A program may block a signal in its own threads, to read it from a
 //! descriptor (`signalfd`) or to wait for it (`sigwait`). If a thread of the library took it, the
-//! default action would end the program. So each thread starts with all signals blocked,
-//! but those that tell of a fault of the thread itself (`SIGSEGV`, `SIGBUS`, `SIGILL`, `SIGFPE`,
-//! `SIGTRAP`, `SIGSYS`), and `SIGPROF`, with which a profiler samples each thread. Callbacks that run on such a thread find them blocked, too. A program that
-//! the library starts by [`start_program`] has the mask of the thread that called the library; one
-//! that a callback starts must set its own.
+//! default action would end the program. So each thread starts with all signals blocked, but those
+//! that tell of a fault of the thread itself (`SIGSEGV`, `SIGBUS`, `SIGILL`, `SIGFPE`, `SIGTRAP`,
+//! `SIGSYS`), and `SIGPROF`, with which a profiler samples each thread. Callbacks that run on such
+//! a thread find them blocked, too. A program that the library starts by [`start_program`] has the
+//! mask of the thread that called the library; one that a callback starts must set its own.
 //!
 //! Unsafe code: threads that borrow are joined before the borrow may end (`with_helpers`). Masks of
 //! signals are read and set. A function runs in a copy of the process before it becomes another
