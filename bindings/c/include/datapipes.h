@@ -399,8 +399,9 @@ typedef struct {
   uint64_t id;
 } dp_client;
 
-// Is told how far a sort is, about ten times a second, by the thread that called `dp_sort`. The sort
-// stops with DP_INTERRUPTED if it returns anything but 0.
+// Is told how far a sort is, about ten times a second and at the end, by the thread that called
+// `dp_sort`. The sort stops with DP_INTERRUPTED if it returns anything but 0. In a child that it
+// makes by `fork`, `dp_sort` returns DP_FORKED.
 typedef int32_t (*dp_sort_progress)(void *user,
                                     uint64_t total,
                                     uint64_t read,
@@ -611,7 +612,8 @@ dp_error dp_pipe_fd_route(dp_pipe_fd pipe,
                           size_t capacity,
                           size_t *len);
 
-// Ends a pipe and closes its descriptor. It waits for the transfers of a service's pipe.
+// Ends a pipe and closes its descriptor. It waits for the transfers of a service's pipe. A thread
+// that waits in `dp_pipe_fd_complete_wait` for a pipe of a runtime gets DP_UNAVAILABLE.
 //
 // Errors: DP_INVALID_INPUT for a pipe that was closed.
 dp_error dp_pipe_fd_close(dp_pipe_fd pipe);

@@ -266,10 +266,16 @@ pub unsafe extern "C" fn dp_pipe_fd_route(
     })
 }
 
-/// Ends a pipe and closes its descriptor. It waits for the transfers of a service's pipe.
+/// Ends a pipe and closes its descriptor. It waits for the transfers of a service's pipe. A thread
+/// that waits in `dp_pipe_fd_complete_wait` for a pipe of a runtime gets DP_UNAVAILABLE.
 ///
 /// Errors: DP_INVALID_INPUT for a pipe that was closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn dp_pipe_fd_close(pipe: dp_pipe_fd) -> dp_error {
-    enter(|| PIPE_FDS.close(pipe.id))
+    enter(|| {
+        if let PipeDescriptor::OfRuntime(pipe) = &*PIPE_FDS.get(pipe.id)? {
+            pipe.close();
+        }
+        PIPE_FDS.close(pipe.id)
+    })
 }

@@ -1,13 +1,13 @@
 //! The external sort.
 
 use std::ffi::{c_char, c_void};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use datapipes::sort::text::{KeySpec, Modifiers, TextOptions};
-use datapipes::sort::{Input, NumberKind, Output, RecordFormat, SortJob, SortReport, sort};
-use datapipes::{Error, ErrorKind, Result, StagePlace, threads};
+use datapipes::sort::{Input, NumberKind, Output, RecordFormat, SortJob, sort, sort_telling};
+use datapipes::{Error, ErrorKind, Result, StagePlace};
 
 use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
@@ -33,8 +33,12 @@ pub enum dp_record_kind {
     DP_F64 = 5,
 }
 
-/// Is told how far a sort is, about ten times a second, by the thread that called `dp_sort`. The sort
-/// stops with DP_INTERRUPTED if it returns anything but 0.
+/// How often a function is told how far a sort is.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Is told how far a sort is, about ten times a second and at the end, by the thread that called
+/// `dp_sort`. The sort stops with DP_INTERRUPTED if it returns anything but 0. In a child that it
+/// makes by `fork`, `dp_sort` returns DP_FORKED.
 pub type dp_sort_progress =
     Option<unsafe extern "C" fn(user: *mut c_void, total: u64, read: u64, spilled: u64, written: u64) -> i32>;
 
@@ -219,9 +223,12 @@ pub unsafe extern "C" fn dp_sort(
         }
         let done = match asked.progress {
             None => sort(&machine, job)?,
-            Some(progress) => watched(job, &machine, &mut |total, read, spilled, written| {
+            Some(progress) => sort_telling(&machine, job, PROGRESS_INTERVAL, |p| {
+                let read = |counter: &AtomicU64| counter.load(Relaxed);
+                let (total, taken, spilled, written) =
+                    (read(&p.total), read(&p.read), read(&p.spilled), read(&p.written));
                 // SAFETY: the caller gave the function for this argument.
-                unsafe { progress(asked.user, total, read, spilled, written) == 0 }
+                unsafe { progress(asked.user, total, taken, spilled, written) == 0 }
             })?,
         };
         let shown = arguments::json(&done)?;
@@ -229,36 +236,4 @@ pub unsafe extern "C" fn dp_sort(
         unsafe { arguments::copy_text(&shown, report, capacity, len) };
         tell(asked.report, asked.report_user, shown)
     })
-}
-
-/// Sorts on another thread, so that this one can tell how far it is.
-fn watched(
-    job: SortJob,
-    machine: &datapipes::Machine,
-    tell: &mut dyn FnMut(u64, u64, u64, u64) -> bool,
-) -> Result<SortReport> {
-    let control = job.control.clone();
-    let (done, finished) = channel();
-    let machine = machine.clone();
-    let thread = threads::spawn("dp-sort", move || {
-        // The receiver waits for this, or its thread is gone.
-        let _ = done.send(sort(&machine, job));
-    })?;
-    let outcome = loop {
-        match finished.recv_timeout(Duration::from_millis(100)) {
-            Ok(outcome) => break outcome,
-            Err(RecvTimeoutError::Disconnected) => {
-                break Err(Error::new(ErrorKind::Panicked, "sort", "the thread that sorts panicked"));
-            }
-            Err(RecvTimeoutError::Timeout) => {
-                let p = &control.progress;
-                let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
-                if !tell(read(&p.total), read(&p.read), read(&p.spilled), read(&p.written)) {
-                    control.stop();
-                }
-            }
-        }
-    };
-    threads::join(thread).map_err(|panicked| panicked.error("sort"))?;
-    outcome
 }

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use datapipes::Error;
 use datapipes::sort::text::{KeySpec, TextOptions};
-use datapipes::sort::{NumberKind, RecordFormat, SortJob};
-use datapipes::{Error, ErrorKind};
+use datapipes::sort::{NumberKind, RecordFormat, SortJob, sort_telling};
 use pyo3::prelude::*;
 
 use crate::errors::{attached, detached, invalid, json, to_py_at};
@@ -65,7 +64,7 @@ pub(crate) fn sort(
     keys: Vec<String>,
     separator: Option<u8>,
     memory: Option<u64>,
-    progress: Option<Bound<'_, PyAny>>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, String)> {
     let format = format_of(py, format, record, (reverse, unique), (keys, separator))?;
     // An error that is about one of the files has its path as the context.
@@ -78,46 +77,22 @@ pub(crate) fn sort(
     if let Some(bytes) = memory {
         job = job.memory_bytes(bytes);
     }
-    let control = job.control.clone();
-    let (tell, mut told) = mpsc::channel();
-    let thread = attached(py, || {
-        datapipes::threads::spawn("dp-py-sort", move || {
-            let outcome = datapipes::sort::sort(machine(), job);
-            // The receiver waits until this was told.
-            let _ = tell.send(outcome);
-        })
-    })?;
     let mut stopped_by: Option<PyErr> = None;
-    let outcome = loop {
-        let turn = &mut told; // A receiver goes to another thread whole, not by a shared reference.
-        let waited = detached(py, move || Ok(turn.recv_timeout(TURN)))?;
-        let outcome = match waited {
-            Ok(outcome) => Some(outcome),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => {
-                Some(Err(Error::new(ErrorKind::Panicked, "sort", "the thread of the sort panicked")))
-            }
-        };
-        if stopped_by.is_none() {
-            let seen = &control.progress;
-            let counts = (seen.total.load(Relaxed), seen.read.load(Relaxed), seen.written.load(Relaxed));
-            let called = py.check_signals().and_then(|()| progress.as_ref().map(|call| call.call1(counts)).transpose());
-            if let Err(error) = called {
-                control.stop();
-                stopped_by = Some(error);
-            }
-        }
-        if let Some(outcome) = outcome {
-            break outcome;
-        }
-    };
-    detached(py, || {
-        let _ = datapipes::threads::join(thread);
-        Ok(())
-    })?;
+    let outcome = detached(py, || {
+        Ok(sort_telling(machine(), job, TURN, |seen| {
+            Python::attach(|py| {
+                if stopped_by.is_none() {
+                    let counts = (seen.total.load(Relaxed), seen.read.load(Relaxed), seen.written.load(Relaxed));
+                    let call = || progress.as_ref().map(|call| call.call1(py, counts)).transpose();
+                    stopped_by = py.check_signals().and_then(|()| call()).err();
+                }
+                stopped_by.is_none()
+            })
+        }))
+    });
     if let Some(error) = stopped_by {
         return Err(error);
     }
-    let report = outcome.map_err(named)?;
+    let report = outcome?.map_err(named)?;
     Ok((report.to_string(), json(py, &report)?))
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import subprocess
 import sys
 
 import datapipes as dp
@@ -180,3 +181,27 @@ def test_a_log_stays_the_parents(folder):
         in_child(work)
         assert log.append_durable(b"two") == 2
     assert list(dp.read_log(folder / "log")) == [(1, b"one"), (2, b"two")]
+
+
+@pytest.mark.parametrize("leaves", ["returns", "raises"])
+def test_a_child_of_the_function_that_is_told_of_a_sort(folder, leaves):
+    program = """
+import os, sys, datapipes as dp
+children = []
+def progress(total, read, written):
+    if not children:
+        children.append(os.fork())
+        if children[0] == 0 and sys.argv[3] == "raises":
+            raise KeyError("child")
+try:
+    dp.sort(sys.argv[1], sys.argv[2], format="u64", progress=progress)
+except dp.Forked if sys.argv[3] == "returns" else KeyError:
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+"""
+    numbers = np.random.default_rng(1).integers(0, 1 << 60, 1_000_000, np.uint64)
+    numbers.tofile(folder / "in")
+    command = [sys.executable, "-W", "ignore", "-c", program, str(folder / "in"), str(folder / "out"), leaves]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("7\n", "", 0)
+    assert (np.fromfile(folder / "out", np.uint64) == np.sort(numbers)).all()

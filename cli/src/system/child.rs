@@ -65,8 +65,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let started = Instant::now();
     signals::keep_children();
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| Error::io("run", e, shown.clone()))?;
+    let mut child = datapipes::threads::start_program(command.stdin(Stdio::null()).stdout(Stdio::piped()))
+        .map_err(|e| Error::io("run", e, shown.clone()))?;
     let stdout = child.stdout.take();
     // Read meanwhile, lest the child wait for us.
     let reader = datapipes::threads::spawn("read", move || {
@@ -84,7 +84,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     };
     let (status, rusage) = wait(&mut child)?;
     let seconds = started.elapsed().as_secs_f64();
-    let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let read = datapipes::threads::join(reader).map_err(|lost| lost.error("run"))?;
     if signals::arrived() {
         return Err(interrupted("run"));
     }

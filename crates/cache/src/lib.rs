@@ -32,7 +32,7 @@
 //! against 1.9 where it is 512. Formatting the device with 512-byte blocks (`nvme format`) removes
 //! the difference. A device that moves single bytes needs an [`engine::ReadEngine`] that reports
 //! this granularity. A place in persistent memory needs no cache at all.
-#![cfg_attr(not(test), deny(clippy::disallowed_types))]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod buffer_pool;
 mod bytes;

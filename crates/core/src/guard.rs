@@ -24,6 +24,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
@@ -37,6 +38,7 @@ use crate::process::{OwningProcess, PerProcess};
 use crate::sync::{Arc, thread_local};
 
 pub(crate) mod reentry;
+mod thread_end;
 
 /// The kind of foreign code that was called. docs/runtime.md lists the places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -235,7 +237,6 @@ impl Call {
 /// A call, and the number of the [`Panics`] that count its panic.
 type Entry = (Call, u32);
 
-#[derive(Default)]
 struct Outbox {
     entries: VecDeque<Entry>,
     /// How many operations of the library the thread is in the middle of.
@@ -249,6 +250,10 @@ struct Outbox {
 }
 
 impl Outbox {
+    const fn new() -> Outbox {
+        Outbox { entries: VecDeque::new(), holds: 0, depth: 0, middles: 0, put_off: VecDeque::new() }
+    }
+
     /// Returns whether a call may be made now. If so, the thread counts as within it.
     fn enter(&mut self) -> bool {
         let is_now = self.holds == 0 && self.depth == 0 && self.entries.is_empty();
@@ -262,10 +267,28 @@ impl Outbox {
 const MAX_DEPTH: usize = 16;
 
 thread_local! {
-    static OUTBOX: RefCell<Outbox> = RefCell::new(Outbox::default());
+    /// It has no destructor. `exit` runs the destructors of a thread's variables before the
+    /// handlers of `atexit`, which may be within foreign code: what the thread is in the middle of
+    /// must be known there.
+    static OUTBOX: ManuallyDrop<RefCell<Outbox>> = const { ManuallyDrop::new(RefCell::new(Outbox::new())) };
 }
 
-/// Returns `None` while the thread ends and its outbox is gone.
+/// Whether the thread is in the middle of nothing. Within foreign code it does not end: it is in
+/// `exit`, and goes on.
+fn is_free() -> bool {
+    with(|outbox| outbox.depth == 0 && outbox.middles == 0).unwrap_or(true)
+}
+
+/// Frees the outbox's memory when the thread ends.
+fn free_at_end() {
+    thread_end::call(|| {
+        if is_free() {
+            drop(with(|outbox| (std::mem::take(&mut outbox.entries), std::mem::take(&mut outbox.put_off))));
+        }
+    });
+}
+
+/// Returns `None` in a model whose thread is over.
 fn with<R>(f: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
     OUTBOX.try_with(|outbox| f(&mut outbox.borrow_mut())).ok()
 }
@@ -303,6 +326,9 @@ pub(crate) fn call_or_defer(call: Call, counts: u32) {
         }
         is_now
     });
+    if entry.is_none() {
+        free_at_end();
+    }
     if let Some((call, counts)) = entry {
         make((call, counts));
         leave(is_now);
@@ -323,7 +349,7 @@ pub(crate) fn call_or_defer_callback(callback: impl FnOnce() + Send + 'static, c
 }
 
 /// Ends a call that was made at once, and makes the calls that it deferred. `None` means that the
-/// thread is ending and has no outbox.
+/// thread has no outbox, which happens in a model alone.
 fn leave(is_now: Option<bool>) {
     let left = with(|outbox| {
         outbox.depth -= usize::from(is_now == Some(true));

@@ -14,12 +14,12 @@ use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::ThreadId;
 
 use crate::error::Result;
 use crate::guard::{self, DeferredDrop, ForeignCode};
 use crate::locks::{Condvar, Mutex, MutexGuard};
 use crate::process::{OwningProcess, PerProcess};
+use crate::threads::ThreadNumber;
 
 /// An observer that is told of changes to a file.
 ///
@@ -51,7 +51,7 @@ struct Known {
     under_way: BTreeMap<u64, Begun>,
     /// The thread that adds an observer and was overtaken too often. No other thread begins a
     /// change until that observer is added.
-    comes: Option<ThreadId>,
+    comes: Option<ThreadNumber>,
 }
 
 /// A change in progress.
@@ -106,7 +106,7 @@ impl WriteObservers {
 
     /// As [`lock`](Self::lock), for a thread that begins a change.
     fn lock_to_begin(&self) -> MutexGuard<'_, Known> {
-        let me = std::thread::current().id();
+        let me = ThreadNumber::here();
         let waits = |known: &mut Known| known.comes.is_some_and(|other| other != me);
         self.came.wait_while(self.lock(), waits)
     }
@@ -122,7 +122,7 @@ impl WriteObservers {
         let changing =
             |range: &Range<u64>| _ = guard::call(ForeignCode::WriteObserver, || watch.changing(range.clone()));
         let mut told: BTreeMap<u64, Range<u64>> = BTreeMap::new();
-        let me = std::thread::current().id();
+        let me = ThreadNumber::here();
         for turn in 1.. {
             let mut known = self.lock();
             let news = known.under_way.iter().filter(|(number, _)| !told.contains_key(*number));

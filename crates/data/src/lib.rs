@@ -6,6 +6,7 @@
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //!
 //! Nothing here does I/O; the caller moves the bytes through pipes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
 pub mod access;

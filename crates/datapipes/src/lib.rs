@@ -37,6 +37,7 @@
 //! `examples/fig6a.rs` follows the figure line by line. The features `sort`, `cache`, `fabric` and
 //! `service` add the modules of those names, the feature `log` adds `durable`. The command line is
 //! the program `dpipe`.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
 pub use datapipes_bundle::discover;

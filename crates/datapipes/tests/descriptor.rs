@@ -427,3 +427,34 @@ fn both_other_flavors_can_be_had_from_the_descriptor() {
     joined(inverted.thread);
     assert!(target.lease().unwrap()[..] == bytes[..]);
 }
+
+#[test]
+fn closing_a_pipe_wakes_who_waits_for_its_completions() {
+    let runtime = Runtime::start(&datapipes::discover()).unwrap();
+    let (file, target) = (file_of(&pattern(MIB)), Dram::allocate(MIB as usize).unwrap());
+    for sleeps in [false, true] {
+        let pipe = std::sync::Arc::new(runtime.connect_fd(&file, &target).unwrap());
+        let waits: Vec<_> = (0..2)
+            .map(|_| {
+                let pipe = pipe.clone();
+                std::thread::spawn(move || pipe.complete_wait().unwrap_err().kind())
+            })
+            .collect();
+        if sleeps {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        pipe.close();
+        for thread in waits {
+            assert_eq!(joined(thread), ErrorKind::Unavailable);
+        }
+        let span = Span { source: 0, target: 0, len: MIB };
+        assert_eq!(pipe.submit(span).unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(pipe.complete().unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    // What was under way goes on.
+    let pipe = runtime.connect_fd(&file, &target).unwrap();
+    pipe.submit(Span { source: 0, target: 0, len: MIB }).unwrap();
+    pipe.close();
+    runtime.drain();
+    assert!(target.lease().unwrap()[..] == pattern(MIB)[..]);
+}

@@ -323,3 +323,70 @@ fn faults_hit_only_the_transfers_they_concern() {
     assert!(target.lease().unwrap()[..good] == bytes[..good]);
     assert_eq!(runtime.report().under_way, 0);
 }
+
+/// Starts transfers without end: each one's callback starts the next, until `stop`.
+fn chain(pipe: &RuntimePipe, at: u64, stop: &Arc<AtomicU64>, called: &Arc<AtomicU64>) {
+    let (again, stop, called) = (pipe.clone(), stop.clone(), called.clone());
+    let handle = pipe.transfer(Span { source: at, target: at, len: 4096 }).unwrap();
+    handle.on_done(move |result| {
+        result.unwrap();
+        called.fetch_add(1, Ordering::SeqCst);
+        if stop.load(Ordering::SeqCst) == 0 {
+            chain(&again, at, &stop, &called);
+        }
+    });
+}
+
+#[test]
+fn a_drain_waits_for_what_was_under_way_and_for_nothing_that_follows() {
+    let runtime = Arc::new(Runtime::start(&datapipes::discover()).unwrap());
+    let (file, target) = (file_of(&pattern(MIB, 3)), Dram::allocate(MIB as usize).unwrap());
+    let pipe = runtime.connect(&file, &target).unwrap();
+    let (stop, called) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    for at in 0..8 {
+        chain(&pipe, at * 4096, &stop, &called);
+    }
+    let threads: Vec<_> = (0..3)
+        .map(|number| {
+            let (runtime, pipe) = (runtime.clone(), pipe.clone());
+            move || {
+                for round in 0..50 {
+                    let done = Arc::new(AtomicU64::new(0));
+                    for at in 0..5 {
+                        let (at, done) = ((8 + 5 * number + at) * 4096, done.clone());
+                        let handle = pipe.transfer(Span { source: at, target: at, len: 4096 }).unwrap();
+                        handle.on_done(move |result| {
+                            result.unwrap();
+                            done.fetch_add(1, Ordering::SeqCst);
+                        });
+                    }
+                    if number == 2 {
+                        pipe.drain();
+                    }
+                    runtime.drain();
+                    assert_eq!(done.load(Ordering::SeqCst), 5, "thread {number}, round {round}");
+                }
+            }
+        })
+        .map(|work| std::thread::spawn(move || scene::bounded("drains", work)))
+        .collect();
+    threads.into_iter().for_each(datapipes_testkit::joined);
+    // Within a callback likewise.
+    let (tell, told) = mpsc::channel();
+    let (inner, drains) = (runtime.clone(), pipe.clone());
+    pipe.transfer(Span { source: 0, target: 200 * 4096, len: 4096 }).unwrap().on_done(move |_| {
+        let handle = drains.transfer(Span { source: 0, target: 201 * 4096, len: 4096 }).unwrap();
+        for _ in 0..100 {
+            inner.drain();
+        }
+        tell.send(handle.is_done()).unwrap();
+    });
+    assert!(told.recv_timeout(PATIENCE).unwrap(), "a drain returned before what was under way had ended");
+    stop.store(1, Ordering::SeqCst);
+    // Each chain ends one transfer after the other, so the last one may follow the first drain.
+    datapipes_testkit::until("the chains end", || {
+        runtime.drain();
+        runtime.report().under_way == 0
+    });
+    assert!(called.load(Ordering::SeqCst) > 8);
+}

@@ -97,7 +97,7 @@
 //! * Without a control group a malicious device can have more memory than its limit, by one and a
 //!   half GiB including page tables: see [`DeviceLimits`](control::DeviceLimits).
 //! * Timing is not hidden: a process on the same machine can measure others.
-#![cfg_attr(not(test), deny(clippy::disallowed_types))]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![deny(unsafe_code)]
 
 pub mod capability;

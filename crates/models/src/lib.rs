@@ -10,7 +10,7 @@
 //! Nothing here reads a clock, and all random numbers come from a seed: the same parameters give
 //! the same figures on every machine. Beside the figures it is said what a model takes from its
 //! paper, what was calibrated to meet the paper's figures, and what the text does not say.
-#![cfg_attr(not(test), deny(clippy::disallowed_types))]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 pub mod pipette;

@@ -11,7 +11,7 @@
 //! blocks --pipe--> output  synced, and only then under its name
 //! ```
 //! If the input fits the memory, gather writes the output, and nothing is merged.
-#![cfg_attr(not(test), deny(clippy::disallowed_types))]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![deny(unsafe_code)]
 
 mod control;
@@ -35,7 +35,7 @@ pub mod text;
 
 pub use control::{Control, SortProgress};
 pub use input::Input;
-pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
+pub use job::{RecordFormat, SortJob, default_memory, merge, sort, sort_telling};
 pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;

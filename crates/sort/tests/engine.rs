@@ -11,10 +11,12 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use datapipes_file::FileBackendOptions;
 use datapipes_sort::text::{KeySpec, TextOptions};
 use datapipes_sort::{NumberKind, Output, RecordFormat, SpillCompression, SpillFiles};
+use datapipes_testkit::child::{assert_forked_error, end_copy, fork_here};
 use datapipes_testkit::{GnuSort, joined, output_of};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
@@ -557,4 +559,49 @@ fn onto_its_own_input() {
         );
         assert_eq!(folder.files(), ["in/a"]);
     }
+}
+
+#[test]
+fn more_threads_than_are_of_use_are_not_started() {
+    let folder = Folder::new();
+    let bytes = Random(seed(471)).bytes(4 * MIB / 100 * 100);
+    let input = folder.put("in/a", &bytes);
+    let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]).memory_bytes(64 << 20);
+    let report = sort(job.threads(u32::MAX as usize)).unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get() as u64;
+    assert!(report.threads <= (4 * cores).max(64), "{report}");
+    assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "many threads");
+}
+
+#[test]
+fn a_child_of_the_thread_that_tells_does_not_wait_for_the_parents_sort() {
+    let folder = Folder::new();
+    let bytes = Random(seed(472)).bytes(60 * MIB / 100 * 100);
+    let input = folder.put("in/a", &bytes);
+    let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]);
+    let mut child = None;
+    let outcome = datapipes_sort::sort_telling(scene::usual_machine(), job, Duration::from_millis(1), |progress| {
+        if child.is_none() && progress.total.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+            child = Some(fork_here());
+        }
+        true
+    });
+    let outcome = std::cell::Cell::new(Some(outcome));
+    // In the parent this waits for the child.
+    end_copy(child.unwrap(), &|| assert_forked_error(outcome.take().unwrap()));
+    outcome.take().unwrap().unwrap();
+    assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "told");
+    // One that is told to stop.
+    let job = folder.job(RecordFormat::SORT_BENCHMARK, &[folder.path("in/a")]);
+    let stopped = datapipes_sort::sort_telling(scene::usual_machine(), job, Duration::from_millis(1), |_| false);
+    assert_eq!(stopped.unwrap_err().kind(), datapipes_core::ErrorKind::Interrupted);
+    // The sort has ended and left nothing when a panic of the function goes on.
+    let job = folder.job(RecordFormat::SORT_BENCHMARK, &[folder.path("in/a")]);
+    let output = folder.sorted();
+    let told = std::panic::AssertUnwindSafe(|| {
+        datapipes_sort::sort_telling(scene::usual_machine(), job, Duration::from_millis(1), |_| panic!("told"))
+    });
+    let files = folder.files();
+    assert!(std::panic::catch_unwind(told).is_err());
+    assert_eq!((folder.files(), folder.sorted()), (files, output));
 }

@@ -278,10 +278,22 @@ static void asynchronous(dp_runtime runtime) {
     OK(dp_place_close(target));
 }
 
+static void *waits_for_none(void *pipe) {
+    dp_completion done;
+    uint32_t kind;
+    dp_error error = dp_pipe_fd_complete_wait(*(dp_pipe_fd *)pipe, &done);
+    kind = dp_error_kind_of(error);
+    /* The pipe may have been closed before this thread ran. */
+    CHECK(kind == DP_UNAVAILABLE || kind == DP_INVALID_INPUT);
+    dp_error_close(error);
+    return NULL;
+}
+
 /* Figure 6c: a descriptor for poll. A completion says which place it is of. */
 static void descriptor(dp_runtime runtime) {
     dp_place source, target;
     dp_pipe_fd pipe, own;
+    pthread_t waiter;
     struct pollfd wait;
     dp_completion done;
     uint64_t token;
@@ -310,7 +322,11 @@ static void descriptor(dp_runtime runtime) {
     OK(dp_pipe_fd_complete_wait(pipe, &done));
     CHECK(dp_error_kind_of(done.error) == DP_OUT_OF_RANGE);
     dp_error_close(done.error);
+    /* A thread that waits when the pipe is closed. */
+    CHECK(pthread_create(&waiter, NULL, waits_for_none, &pipe) == 0);
+    poll(NULL, 0, 50);
     OK(dp_pipe_fd_close(pipe));
+    CHECK(pthread_join(waiter, NULL) == 0);
     OK(dp_connect_fd(machine, source, target, &own));
     OK(dp_pipe_fd_submit(own, span(0, 0, 64), &token));
     OK(dp_pipe_fd_complete_wait(own, &done));

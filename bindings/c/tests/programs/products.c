@@ -1,4 +1,5 @@
 /* The sort, the cache of bytes, the log and the checkpoints. */
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -58,6 +59,36 @@ static void sort_lines(void) {
     CHECK(access(in_folder("never"), F_OK) != 0);
 }
 
+struct forked {
+    pid_t child;
+};
+
+static int forks_once(void *user, uint64_t total, uint64_t read, uint64_t spilled, uint64_t written) {
+    struct forked *forked = user;
+    (void)total, (void)read, (void)spilled, (void)written;
+    if (forked->child < 0) {
+        forked->child = fork();
+        CHECK(forked->child >= 0);
+        alarm(forked->child == 0 ? 60 : 0);
+    }
+    return 0;
+}
+
+/* A child that is made within the function that is told returns into a sort that is not its own. */
+static void sort_and_fork(const char *input, dp_sort_options options) {
+    struct forked forked = {-1};
+    dp_error error;
+    int status;
+    options.progress = forks_once;
+    options.user = &forked;
+    error = dp_sort(machine, &input, 1, in_folder("forked"), &options, NULL, 0, NULL);
+    if (forked.child == 0) {
+        _exit(dp_error_kind_of(error) == DP_FORKED ? 0 : 1);
+    }
+    CHECK(error.id == 0 && access(in_folder("forked"), F_OK) == 0);
+    CHECK(waitpid(forked.child, &status, 0) == forked.child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 static void sort_numbers(void) {
     const char *input = in_folder("numbers");
     dp_sort_options options;
@@ -90,6 +121,7 @@ static void sort_numbers(void) {
         CHECK((access(in_folder("stopped"), F_OK) == 0) == (error.id == 0));
         dp_error_close(error);
     }
+    sort_and_fork(input, options);
 }
 
 static void cached(void) {

@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::thread::JoinHandle;
 
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_sort::Output;
@@ -18,7 +17,7 @@ use crate::arguments::sort_args::Parsed;
 use crate::system::standard_streams;
 
 /// The thread that underlines.
-pub(super) struct Annotator(JoinHandle<Result<()>>);
+pub(super) struct Annotator(datapipes::threads::JoinHandle<Result<()>>);
 
 /// Starts it before an output; the sorted lines are to be written to the one that is returned.
 pub(super) fn start(parsed: &Parsed, output: Output) -> Result<(Annotator, Output)> {
@@ -40,7 +39,7 @@ impl Annotator {
     /// Waits until everything is written. Of two errors the thread's counts: where it ends, the
     /// engine only finds that its reader is gone.
     pub(super) fn finish<T>(self, sorted: Result<T>) -> Result<T> {
-        self.0.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        datapipes::threads::join(self.0).map_err(|lost| lost.error("annotate"))??;
         sorted
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! It chooses nothing: the planner in `datapipes-core` asks every backend in the list for its
 //! offers.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
 use std::sync::Arc;

@@ -29,6 +29,7 @@
 //! assert_eq!(pipe.route().primitives(), ["copy-by-size"]);
 //! # Ok::<(), datapipes_core::Error>(())
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
 mod backend;

@@ -26,6 +26,7 @@
 //! It does not map files (the locator does), and it does not make stores through a lease durable
 //! (`Pmem::persist` does). On an emulated device a forgotten flush has no visible effect; tests
 //! check the order of the stores and flushes that are issued.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
 mod backend;

@@ -13,7 +13,7 @@
 //! It does not decide between primitives (the planner does) and does not open files (the locator
 //! does). Nor does it preallocate: direct writes that extend a file are slow on most file systems,
 //! so callers should preallocate.
-#![cfg_attr(not(test), deny(clippy::disallowed_types))]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![deny(unsafe_code)]
 
 mod backend;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use datapipes_core::process::OwningProcess;
+use datapipes_core::threads;
 use datapipes_core::{Result, Ssd};
 
 use super::events::{Events, FileName};
@@ -127,7 +128,7 @@ impl Drop for Closer {
         let marks = self.marks.clone();
         // It holds nothing of the pool but the queue. If no thread can be started, the mark stays
         // until the pool ends, and this thread closes the file.
-        let _ = std::thread::Builder::new().name("fine-close".into()).spawn(move || {
+        let _ = threads::spawn("fine-close", move || {
             marks.listen_no_more(&ssd, name.as_ref());
             drop(ssd);
         });

@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use datapipes_core::backend::{ExtentOptions, ExtentReader, ExtentSource};
+use datapipes_core::threads::ThreadNumber;
 use datapipes_core::{Error, ErrorKind, FileAccess, Machine, Result, Ssd};
 
 use super::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
@@ -23,7 +23,7 @@ const BYTES_A_REQUEST: usize = 2 * PAGE as usize;
 
 struct Lane {
     reader: Box<dyn ExtentReader>,
-    last: Option<ThreadId>,
+    last: Option<ThreadNumber>,
 }
 
 /// The free lanes, and the number of threads that wait for one.
@@ -108,7 +108,7 @@ impl Lanes {
     /// Takes a free lane, or makes one. If none can be made, waits until another thread returns
     /// one.
     fn take(&self) -> Result<Taken<'_>> {
-        let me = std::thread::current().id();
+        let me = ThreadNumber::here();
         let taken = |lane| Ok(Taken { lanes: self, lane: Some(lane) });
         let mut free = self.free.lock();
         let mut refused = false;
@@ -176,7 +176,7 @@ impl Lanes {
     }
 
     fn give(&self, mut lane: Lane) {
-        lane.last = Some(std::thread::current().id());
+        lane.last = Some(ThreadNumber::here());
         let mut free = self.free.lock();
         free.lanes.push_back(lane);
         free.returns += 1;

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Weak;
 
 use datapipes_core::guard::{self, ForeignCode};
+use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::file::{FileHandle, Inner};
@@ -103,10 +104,8 @@ impl Ahead {
         }
         if thread && !queue.has_thread && !extents.is_empty() {
             let own = self.clone();
-            std::thread::Builder::new()
-                .name("fine-prefetch".into())
-                .spawn(move || own.run())
-                .map_err(|e| Error::io("start", e, "the thread of a cache that reads ahead"))?;
+            threads::spawn("fine-prefetch", move || own.run())
+                .map_err(|e| e.within("the thread of a cache that reads ahead"))?;
             queue.has_thread = true;
         }
         let mut taken = 0;

@@ -2,6 +2,8 @@
 
 use std::sync::Weak;
 
+use datapipes_core::threads;
+
 use super::file::Inner;
 use crate::coherence::outside::Look;
 use crate::sync::Arc;
@@ -53,7 +55,7 @@ impl Drop for Files {
             // The last handle went meanwhile. Closing its descriptors may wait for its file system,
             // and all files may need this thread. If no thread can be started, this thread closes
             // them.
-            let _ = std::thread::Builder::new().name("fine-close".into()).spawn(move || drop(last));
+            let _ = threads::spawn("fine-close", move || drop(last));
         }
     }
 }

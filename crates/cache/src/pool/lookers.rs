@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use datapipes_core::{Error, Result};
+use datapipes_core::Result;
+use datapipes_core::threads;
 
 use super::Pool;
 use super::files::Looked;
@@ -65,10 +66,8 @@ pub(crate) fn more(pool: &Arc<Pool>, device: u64) -> Result<()> {
     }
     let bell = Arc::<Bell>::default();
     let (weak, theirs) = (Arc::downgrade(pool), bell.clone());
-    std::thread::Builder::new()
-        .name("fine-look".into())
-        .spawn(move || run(&weak, device, &theirs))
-        .map_err(|e| Error::io("start", e, "the thread of a cache for files whose file system may block"))?;
+    threads::spawn("fine-look", move || run(&weak, device, &theirs))
+        .map_err(|e| e.within("the thread of a cache for files whose file system may block"))?;
     lookers.0.insert(device, Looker { files: 1, bell });
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use datapipes_core::process::OwningProcess;
+use datapipes_core::threads;
 use datapipes_core::{Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -33,10 +34,8 @@ impl Maintenance {
             .map_err(|e| Error::os("start", e.raw_os_error(), "the maintenance thread of a cache"))?;
         let stop = Arc::new(stop);
         let (weak, theirs) = (Arc::downgrade(pool), stop.clone());
-        std::thread::Builder::new()
-            .name("fine-maintenance".into())
-            .spawn(move || run(&weak, &theirs))
-            .map_err(|e| Error::io("start", e, "the maintenance thread of a cache"))?;
+        threads::spawn("fine-maintenance", move || run(&weak, &theirs))
+            .map_err(|e| e.within("the maintenance thread of a cache"))?;
         Ok(Maintenance { stop, owner: OwningProcess::here() })
     }
 

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use datapipes_core::threads;
+
 use crate::sync::{Arc, Mutex, wake_all};
 
 /// A waker that takes longer than this keeps its thread.
@@ -46,7 +48,7 @@ impl Wakers {
         let number = state.threads;
         state.thread = Some((number, Instant::now()));
         let own = self.clone();
-        let started = std::thread::Builder::new().name("fine-wake".into()).spawn(move || own.run(number));
+        let started = threads::spawn("fine-wake", move || own.run(number));
         if started.is_err() {
             // The next call tries again.
             state.thread = None;

@@ -190,10 +190,11 @@ impl PipeFd {
     /// up, so numbers may have gaps.
     ///
     /// # Errors
-    /// `Busy` while the descriptor is not writable. What starting the transfer meets comes as its
-    /// completion.
+    /// `Busy` while the descriptor is not writable; `Unavailable` after [`close`](Self::close).
+    /// What starting the transfer meets comes as its completion.
     pub fn submit(&self, span: Span) -> Result<u64> {
         self.serving.pipe().check_process("submit")?;
+        self.serving.check_open("submit")?;
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         // What a request through the socket does, without waking the coordinator for it.
         self.serving.accept_here(TransferRequest { token, span })?;
@@ -208,9 +209,10 @@ impl PipeFd {
     /// A transfer that is done, if there is one; it does not block.
     ///
     /// # Errors
-    /// `Unavailable` where the runtime is gone.
+    /// `Unavailable` where the runtime is gone, and after [`close`](Self::close).
     pub fn complete(&self) -> Result<Option<Completion>> {
         self.serving.pipe().check_process("complete")?;
+        self.serving.check_open("complete")?;
         self.serving.take(&self.socket)
     }
 
@@ -225,6 +227,18 @@ impl PipeFd {
             }
             self.serving.pipe().sleep_beside(self.socket.as_fd());
         }
+    }
+
+    /// Ends the pipe, while other threads may use it. Those in
+    /// [`complete_wait`](Self::complete_wait) wake up, and every other call fails from now on, with
+    /// `Unavailable`; the descriptor is at its end. Transfers under way are carried out, and nobody
+    /// hears of them. In a child of the process that connected it this does nothing.
+    pub fn close(&self) {
+        if self.serving.pipe().check_process("close").is_err() {
+            return;
+        }
+        self.serving.close_here(&self.socket);
+        self.serving.pipe().attend_all();
     }
 
     /// The route, with reasons.

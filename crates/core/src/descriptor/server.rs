@@ -51,6 +51,8 @@ pub(super) struct DescriptorServer {
     closed: AtomicBool,
     /// The giver ended it: nothing is started any more.
     ended: AtomicBool,
+    /// The end of this process was closed.
+    closed_here: AtomicBool,
     /// The coordinator left what there is to read in the socket: for lack of room, and so until
     /// there is some.
     left: AtomicBool,
@@ -99,6 +101,7 @@ impl DescriptorServer {
             unsent: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            closed_here: AtomicBool::new(false),
             left: AtomicBool::new(false),
             notifier_socket,
             heard: Mutex::new(Heard::default()),
@@ -214,6 +217,25 @@ impl DescriptorServer {
 
     fn unsent(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
         self.unsent.lock()
+    }
+
+    /// Closes the end of this process, `socket`: who sleeps there wakes up, and nothing is started
+    /// any more. What is under way goes on.
+    pub(super) fn close_here(&self, socket: &OwnedFd) {
+        self.closed_here.store(true, Ordering::SeqCst);
+        // It fails only where the other end is gone already, of which the sleepers heard.
+        let _ = rustix::net::shutdown(socket, Shutdown::Both);
+    }
+
+    /// Whether that end is open.
+    ///
+    /// # Errors
+    /// `Unavailable` where it was closed.
+    pub(super) fn check_open(&self, operation: &'static str) -> Result<()> {
+        if self.closed_here.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, operation, "the pipe was closed"));
+        }
+        Ok(())
     }
 
     /// Takes no further request, and stops what was not begun; the other end hears no more.

@@ -10,8 +10,9 @@
 //! ```
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
-use super::{Call, CallDeferral, defer_calls, with};
+use super::{Call, CallDeferral, defer_calls, free_at_end, is_free, thread_end, with};
 use crate::sync::{Arc, thread_local};
 
 /// A piece of work that a thread carries out by foreign code.
@@ -33,7 +34,17 @@ struct Entry {
 }
 
 thread_local! {
-    static CARRIED: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+    /// Without a destructor, as the outbox.
+    static CARRIED: ManuallyDrop<RefCell<Vec<Entry>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+}
+
+/// Frees the memory of the entries when the thread ends.
+fn free_entries_at_end() {
+    thread_end::call(|| {
+        if is_free() {
+            drop(entries(std::mem::take));
+        }
+    });
 }
 
 fn entries<R>(f: impl FnOnce(&mut Vec<Entry>) -> R) -> Option<R> {
@@ -48,6 +59,7 @@ pub(crate) struct OperationScope(Option<CallDeferral>);
 fn enter(entry: Entry, hold: Option<CallDeferral>) -> OperationScope {
     with(|outbox| outbox.middles += 1);
     let _ = entries(|entries| entries.push(entry));
+    free_entries_at_end();
     OperationScope(hold)
 }
 
@@ -109,6 +121,7 @@ pub(crate) fn is_in_queue() -> bool {
 /// Makes a call when the thread is in the middle of no operation, and not earlier if it sleeps.
 pub(crate) fn postpone(call: Call, counts: u32) {
     with(|outbox| outbox.put_off.push_back((call, counts)));
+    free_at_end();
 }
 
 /// Marks the thread's operations as waiting until this is dropped.

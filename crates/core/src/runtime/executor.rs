@@ -9,14 +9,14 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::Runtime;
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, thread_role};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// Wakes the thread that polls.
 struct PollingThread {
-    thread: ThreadId,
+    /// Its [`thread_role::me`].
+    thread: usize,
     woken: AtomicBool,
     coordinator: Arc<Coordinator>,
     /// Threads that sleep because another one does the work: this one.
@@ -33,7 +33,7 @@ impl Wake for PollingThread {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // On its own thread it is awake.
-        if self.woken.swap(true, Ordering::SeqCst) || thread::current().id() == self.thread {
+        if self.woken.swap(true, Ordering::SeqCst) || thread_role::me() == self.thread {
             return;
         }
         if self.hosts {
@@ -62,7 +62,7 @@ impl Runtime {
         }
         let borrowed = coordinator.borrow_driver();
         let polling = Arc::new(PollingThread {
-            thread: thread::current().id(),
+            thread: thread_role::me(),
             woken: AtomicBool::new(true),
             coordinator: coordinator.clone(),
             sleepers: Mutex::new(0),
@@ -94,19 +94,26 @@ impl Runtime {
 
 /// An executor that has nothing of the runtime: it sleeps until its future is woken.
 fn block_in_child<F: Future>(mut future: Pin<&mut F>) -> F::Output {
-    struct Unpark(thread::Thread);
+    /// Not `std::thread::park`, which some handlers of `atexit` may not call.
+    #[derive(Default)]
+    struct Woken(Mutex<bool>, Condvar);
 
-    impl Wake for Unpark {
+    impl Wake for Woken {
         fn wake(self: Arc<Self>) {
-            self.0.unpark();
+            *self.0.lock() = true;
+            self.1.notify_one();
         }
     }
 
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
     loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let mut is_woken = woken.0.lock();
+        while !std::mem::replace(&mut *is_woken, false) {
+            is_woken = woken.1.wait(is_woken);
         }
     }
 }

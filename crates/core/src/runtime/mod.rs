@@ -49,8 +49,7 @@ use crate::machine::Machine;
 use crate::span::Span;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::sync::thread::JoinHandle;
-use crate::threads;
+use crate::threads::{self, JoinHandle};
 use coordinator::Coordinator;
 use state::RuntimeState;
 
@@ -177,8 +176,9 @@ impl Runtime {
         self.state.coordinator.troubles.refused(error, instead);
     }
 
-    /// Returns when nothing is under way. Others may start transfers meanwhile; those are waited
-    /// for, too, and callbacks, but within a callback.
+    /// Returns when the transfers have ended, and their callbacks, that were under way when it was
+    /// called. Others may be started meanwhile, also by such callbacks, and are not waited for.
+    /// Within a callback it waits for no callback.
     ///
     /// Within what carries out a transfer (a [`Reader`](crate::locator::Reader)) it waits neither
     /// for that nor for others whose threads wait in the library likewise. Within a mover with a

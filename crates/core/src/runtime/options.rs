@@ -11,9 +11,10 @@ use crate::machine::Machine;
 pub struct RuntimeOptions {
     /// What its threads' names begin with.
     pub name: String,
-    /// Threads that copy between memories, at most.
+    /// Threads that copy between memories, at most. More than [`RuntimeOptions::MAX_THREADS`] are
+    /// not started.
     pub copiers: usize,
-    /// Threads for routes of two hops and primitives that block, at most.
+    /// Threads for routes of two hops and primitives that block, at most; likewise.
     pub blocking: usize,
     /// Transfers that one pipe has under way, at most, unless its [`ConnectOptions::queue`] says
     /// otherwise.
@@ -40,6 +41,9 @@ crate::setters! {
 }
 
 impl RuntimeOptions {
+    /// The most threads of one kind that a runtime starts, whatever it was asked for.
+    pub const MAX_THREADS: usize = 256;
+
     /// What serves a machine.
     pub fn new(machine: &Machine) -> RuntimeOptions {
         let cores = machine.topology().usable_cores().count();

@@ -187,17 +187,17 @@ impl RuntimePipe {
         // What setting out may complete on this thread is told when all is out.
         let _hold = guard::defer_calls();
         let pipe = &self.state;
-        pipe.acquire_slot(wait)?;
+        let start = pipe.acquire_slot(wait)?;
         // Again, after it is counted: either this sees that the runtime was shut down, or who shuts
         // it down waits for this.
         let leases = match self.runtime.check_open().and_then(|()| self.leases(span)) {
             Ok(leases) => leases,
             Err(e) => {
-                pipe.count_refused();
+                pipe.count_refused(start);
                 return Err(e);
             }
         };
-        let transfer = InFlightTransfer::new(pipe.clone(), span, leases, notifier);
+        let transfer = InFlightTransfer::new(pipe.clone(), start, span, leases, notifier);
         self.resource.enqueue(&transfer);
         Ok(Handle::transfer(transfer))
     }
@@ -294,8 +294,9 @@ impl RuntimePipe {
         handle::poll_device_synced(&self.state);
     }
 
-    /// Returns when no transfer of this pipe is under way; within what carries out one, as
-    /// [`Runtime::drain`](crate::runtime::Runtime::drain).
+    /// Returns when the transfers of this pipe have ended that were under way when it was called.
+    /// Others may be started meanwhile, and are not waited for. Within what carries out a transfer
+    /// it does as [`Runtime::drain`](crate::runtime::Runtime::drain).
     pub fn drain(&self) {
         if self.is_here() {
             self.state.drain();

@@ -70,7 +70,7 @@ impl RuntimeState {
         Ok(())
     }
 
-    /// Returns when nothing is under way.
+    /// Returns when the transfers have ended that are under way now.
     pub(super) fn drain(&self) {
         if !self.coordinator.owner.is_here() {
             return;
@@ -97,8 +97,10 @@ impl RuntimeState {
         let rate = pipe.route().hops.iter().map(|hop| hop.quality.bytes_per_s).fold(f64::INFINITY, f64::min);
         let rate = Some(rate).filter(|rate| rate.is_finite());
         let options = &self.options;
-        let threads =
-            |name: &str, max, core| Some(WorkerThreads { name: format!("{}-{name}", options.name), max, core });
+        let threads = |name: &str, max: usize, core| {
+            let max = max.clamp(1, RuntimeOptions::MAX_THREADS);
+            Some(WorkerThreads { name: format!("{}-{name}", options.name), max, core })
+        };
         let (name, policy, workers) = match &key {
             ResourceKey::Memory => ("memory".to_owned(), &options.memory, threads("copy", options.copiers, None)),
             ResourceKey::Core(core) => (format!("core {core}"), &options.memory, threads("core", 1, Some(*core))),
@@ -107,7 +109,7 @@ impl RuntimeState {
         };
         let mut policy = SchedulePolicy { rate: policy.rate.or(rate), ..policy.clone() };
         if let Some(workers) = &workers {
-            policy.outstanding_chunks = policy.outstanding_chunks.min(workers.max.max(1) as u32);
+            policy.outstanding_chunks = policy.outstanding_chunks.min(workers.max as u32);
         }
         if matches!(key, ResourceKey::Device(_)) {
             forget_unused(&mut resources);

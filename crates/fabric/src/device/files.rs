@@ -6,6 +6,7 @@
 
 use std::os::fd::OwnedFd;
 
+use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::sink::{sync, write_at};
@@ -237,10 +238,10 @@ impl Body for Files {
             let mut threads = Vec::new();
             let mut outcome = Ok(());
             for (client, requests) in clients {
-                match std::thread::Builder::new().spawn_scoped(scope, move || client.serve(requests)) {
+                match threads::spawn_scoped(scope, "serve", move || client.serve(requests)) {
                     Ok(thread) => threads.push(thread),
                     // The client's ends are dropped with it, so the client learns it at once.
-                    Err(e) => outcome = Err(Error::io("serve a file", e, "a thread for a client")),
+                    Err(e) => outcome = Err(e.within("a client of a file")),
                 }
             }
             let mut outcome = outcome.and(last.serve(its_requests));

@@ -1,6 +1,7 @@
 //! Relaying blocks from one channel to another. The application does this for devices that do not
 //! talk to each other, and the resource-side CPU does it for the application.
 
+use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::{Body, DeviceChannels};
@@ -55,10 +56,10 @@ impl Body for Hub {
             let (mut threads, mut outcome) = (Vec::new(), Ok(()));
             for (mut receiver, mut sender) in pairs {
                 let carry = move || relay(&mut receiver, &mut sender);
-                match std::thread::Builder::new().spawn_scoped(scope, carry) {
+                match threads::spawn_scoped(scope, "relay", carry) {
                     Ok(thread) => threads.push(thread),
                     // Its ends are dropped with it, so both neighbours learn it at once.
-                    Err(e) => outcome = Err(Error::io("relay", e, "a thread for a channel")),
+                    Err(e) => outcome = Err(e.within("a channel of a relay")),
                 }
             }
             for thread in threads {

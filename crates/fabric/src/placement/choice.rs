@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
+use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -52,14 +53,14 @@ fn hop_ns(shape: ChannelShape, len: usize) -> Result<f64> {
     let (mut there, mut arrivals) = pair(shape, trust)?;
     let (mut back, mut echoes) = pair(ChannelShape::new(1, 64), trust)?;
     let bytes = vec![1; len];
-    let echo = std::thread::spawn(move || -> Result<()> {
+    let echo = threads::spawn("echo", move || -> Result<()> {
         for _ in 0..WARM + ROUNDS {
             let block = arrivals.receive()?;
             back.send(&[], Head::default())?;
             block.done()?;
         }
         back.drain().map(|_| ())
-    });
+    })?;
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..WARM + ROUNDS {
         let since = Instant::now();
@@ -69,7 +70,7 @@ fn hop_ns(shape: ChannelShape, len: usize) -> Result<f64> {
             times.push(since.elapsed().as_nanos() as f64);
         }
     }
-    echo.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::System, "measure", "a thread panicked")))?;
+    threads::join(echo).unwrap_or_else(|lost| Err(lost.error("measure")))?;
     times.sort_unstable_by(f64::total_cmp);
     Ok(times[ROUNDS / 2] / 2.0)
 }

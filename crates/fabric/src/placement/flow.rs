@@ -2,8 +2,8 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
+use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::graph::{DeviceGraph, DeviceSpec, Edge};
@@ -30,7 +30,7 @@ pub struct Flow {
     caps: Vec<Cap>,
     senders: Vec<Option<Sender>>,
     receivers: Vec<Option<Receiver>>,
-    relays: Vec<JoinHandle<Result<(u64, u64)>>>,
+    relays: Vec<threads::JoinHandle<Result<(u64, u64)>>>,
 }
 
 impl Flow {
@@ -125,7 +125,7 @@ impl Flow {
         // revoked, they end with it, at the latest with the session.
         let have_ended = outcome.as_ref().map_or_else(|e| e.kind() == ErrorKind::Unavailable, |()| true);
         for relay in self.relays.drain(..).filter(|_| have_ended) {
-            let _ = relay.join();
+            let _ = threads::join(relay);
         }
         for device in self.devices.drain(..).chain(self.hub.take()) {
             match session.stop(device) {
@@ -187,7 +187,7 @@ impl Flow {
             let receiver = session.receiver(&port(at, "in"), START)?;
             if self.wiring.wires[at].relayed {
                 let (mut receiver, mut sender) = (receiver, session.sender(&port(at + 1, "out"), START)?);
-                self.relays.push(std::thread::spawn(move || relay(&mut receiver, &mut sender)));
+                self.relays.push(threads::spawn("relay", move || relay(&mut receiver, &mut sender))?);
             } else {
                 self.receivers.push(Some(receiver));
             }

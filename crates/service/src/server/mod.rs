@@ -27,7 +27,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datapipes_core::locks::{Condvar, Mutex, RwLock};
@@ -49,7 +48,7 @@ use wake::{event, ring};
 /// A running service.
 pub struct Server {
     shared: Arc<Shared>,
-    accepts: JoinHandle<()>,
+    accepts: threads::JoinHandle<()>,
     drain: Drain,
 }
 
@@ -58,19 +57,19 @@ pub struct Server {
 /// end there may be no thread to be had.
 struct Drain {
     /// Sends it the accepting thread, which must end first.
-    begin: Sender<JoinHandle<()>>,
+    begin: Sender<threads::JoinHandle<()>>,
     done: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Drain {
     fn start(shared: Arc<Shared>) -> Result<Drain> {
-        let (begin, is_due) = channel::<JoinHandle<()>>();
+        let (begin, is_due) = channel::<threads::JoinHandle<()>>();
         let done = Arc::new((Mutex::new(false), Condvar::new()));
         let told = done.clone();
         let drains = move || {
             let Ok(accepts) = is_due.recv() else { return };
             // It panics only by a bug of ours, and the panic was already printed.
-            let _ = accepts.join();
+            let _ = threads::join(accepts);
             // This is a statement of its own, so that the lock is not held while the runtime
             // drains.
             let runtime = shared.runtime.write().take();

@@ -11,6 +11,7 @@ use std::sync::{OnceLock, mpsc};
 use std::time::Instant;
 
 use datapipes_core::locks::{Mutex, MutexGuard};
+use datapipes_core::threads;
 use datapipes_core::{Dram, Error, ErrorKind, Pipe, Result};
 
 use crate::engine::Engine;
@@ -154,7 +155,7 @@ impl<L: Layout> Engine<'_, L> {
                 // This tells the lanes that no more slots come.
                 filled.take();
             };
-            match std::thread::Builder::new().name("read".into()).spawn_scoped(scope, read) {
+            match threads::spawn_scoped(scope, "read", read) {
                 Ok(reader) => {
                     run_on_threads(self.budget.concurrent_slots, |_| {
                         if let Err(e) = self.run_sorter(lanes) {

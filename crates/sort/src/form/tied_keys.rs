@@ -51,7 +51,11 @@ impl<L: Layout> SlotSorter<'_, L> {
 
     fn split_by_keys(&self, group: &mut [Entry], prefix: u64, splits: u32) {
         if group.len() <= FEW {
-            KEYS.with_borrow_mut(|keys| self.sort_few(group, prefix, keys));
+            let kept = KEYS.try_with(|keys| self.sort_few(group, prefix, &mut keys.borrow_mut()));
+            if kept.is_err() {
+                // In a handler of `atexit` the thread's memory of keys may be gone.
+                self.sort_few(group, prefix, &mut Keys::default());
+            }
             return;
         }
         if splits == 0 || !self.split_by_word(group, prefix) {

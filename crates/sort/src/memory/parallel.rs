@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use datapipes_core::threads;
+
 /// Calls `work` with 0..threads, each on a thread of its own, and returns when all calls have
 /// returned. The caller's thread is one of them, and does the work of threads that the system
 /// refuses to start.
@@ -10,7 +12,7 @@ pub(crate) fn run_on_threads(threads: usize, work: impl Fn(usize) + Sync) {
         let mut refused = threads;
         for t in 1..threads {
             let work = &work;
-            if std::thread::Builder::new().name("sort".into()).spawn_scoped(scope, move || work(t)).is_err() {
+            if threads::spawn_scoped(scope, "sort", move || work(t)).is_err() {
                 refused = t;
                 break;
             }

@@ -10,6 +10,7 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 
 /// Records shorter than this are read again each time.
 pub(crate) const LONG: usize = 1024;
@@ -37,7 +38,9 @@ const NOTHING: Fact = Fact { question: Question { address: 0, len: 0, about: 0 }
 
 thread_local! {
     /// `None` outside of all scopes; empty until a long record appears.
-    static KNOWN: RefCell<Option<Vec<Fact>>> = const { RefCell::new(None) };
+    ///
+    /// Without a destructor, so that a handler of `atexit` can sort. The last scope empties it.
+    static KNOWN: ManuallyDrop<RefCell<Option<Vec<Fact>>>> = const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
 /// This thread remembers facts while the scope lives.
@@ -49,13 +52,13 @@ pub(crate) struct Scope {
 
 impl Scope {
     pub(crate) fn enter() -> Scope {
-        Scope { before: KNOWN.replace(Some(Vec::new())), _not_send: PhantomData }
+        Scope { before: KNOWN.with(|known| known.replace(Some(Vec::new()))), _not_send: PhantomData }
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        KNOWN.replace(self.before.take());
+        drop(KNOWN.with(|known| known.replace(self.before.take())));
     }
 }
 
@@ -68,7 +71,8 @@ fn slot(address: usize, about: usize) -> usize {
 /// Returns the remembered answer, or finds it now.
 pub(crate) fn recall(question: Question, find: impl FnOnce() -> (usize, usize)) -> (usize, usize) {
     let at = slot(question.address, question.about);
-    let known = KNOWN.with_borrow(|known| {
+    let known = KNOWN.with(|known| {
+        let known = known.borrow();
         let fact = known.as_ref()?.get(at)?;
         (fact.question == question).then_some(fact.answer)
     });
@@ -76,8 +80,9 @@ pub(crate) fn recall(question: Question, find: impl FnOnce() -> (usize, usize)) 
         return answer;
     }
     let answer = find();
-    KNOWN.with_borrow_mut(|known| {
-        let Some(known) = known else { return };
+    KNOWN.with(|known| {
+        let mut known = known.borrow_mut();
+        let Some(known) = &mut *known else { return };
         if known.is_empty() {
             known.resize(FACTS, NOTHING);
         }
@@ -97,7 +102,8 @@ pub(crate) fn forget_long(record: &[u8]) {
 #[cold]
 fn forget(record: &[u8]) {
     let address = record.as_ptr().addr();
-    KNOWN.with_borrow_mut(|known| {
+    KNOWN.with(|known| {
+        let mut known = known.borrow_mut();
         let known = known.iter_mut().flatten();
         known.filter(|fact| fact.question.address == address).for_each(|fact| *fact = NOTHING);
     });

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crc32fast::Hasher;
 use datapipes_core::locks::Mutex;
+use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result, Ssd, StagePlace};
 use rustix::fs::FallocateFlags;
 
@@ -143,7 +144,7 @@ impl RunCompressor {
         let file = scratch(&self.folders[folder].path)?;
         let output = file.as_fd().try_clone_to_owned().map_err(|e| Error::io("duplicate", e, "a run"))?;
         let mut command = Command::new(&self.program);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::from(output)).spawn();
+        let child = threads::start_program(command.stdin(Stdio::piped()).stdout(Stdio::from(output)));
         let mut child = child.map_err(|e| cannot_start(&self.program, e))?;
         let Some(stdin) = child.stdin.take() else {
             return Err(Error::new(ErrorKind::System, "compress", "the program has no standard input"));
@@ -166,7 +167,7 @@ impl RunCompressor {
         };
         file.rewind().map_err(|e| Error::io("read", e, "a compressed run"))?;
         let mut command = Command::new(&self.program);
-        let child = command.arg("-d").stdin(Stdio::from(file)).stdout(Stdio::piped()).spawn();
+        let child = threads::start_program(command.arg("-d").stdin(Stdio::from(file)).stdout(Stdio::piped()));
         let mut child = child.map_err(|e| cannot_start(&self.program, e))?;
         let Some(stdout) = child.stdout.take() else {
             return Err(Error::new(ErrorKind::System, "compress", "the program has no standard output"));

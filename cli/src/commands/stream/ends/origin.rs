@@ -10,7 +10,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 
 use datapipes::{Error, ErrorKind, FileMode, Result};
 use datapipes_fabric::device::DevicePlace;
@@ -97,7 +96,7 @@ pub(in crate::commands::stream) struct Opened {
 
 pub(in crate::commands::stream) struct Generator {
     go: Sender<()>,
-    thread: JoinHandle<std::io::Result<Sum>>,
+    thread: datapipes::threads::JoinHandle<std::io::Result<Sum>>,
 }
 
 impl Generator {
@@ -108,7 +107,8 @@ impl Generator {
 
     pub(in crate::commands::stream) fn sent(self) -> Result<Sum> {
         drop(self.go);
-        let sent = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let sent =
+            datapipes::threads::join(self.thread).unwrap_or_else(|lost| Err(std::io::Error::other(lost.to_string())));
         sent.map_err(|e| Error::io("send", e, "the generator's connection"))
     }
 }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapipes::locks::Mutex;
+use datapipes::threads::start_program;
 use datapipes::{Error, ErrorKind, Result};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
@@ -49,7 +50,7 @@ pub(in crate::commands::stream) struct Program {
     keeper: Child,
     lifeline: Option<std::io::PipeWriter>,
     said: Arc<Mutex<StderrTail>>,
-    hears: Option<std::thread::JoinHandle<()>>,
+    hears: Option<datapipes::threads::JoinHandle<()>>,
     status: Option<ExitStatus>,
 }
 
@@ -73,7 +74,7 @@ impl Program {
         let name = name(command);
         let fail = |e: std::io::Error| Error::io("start", e, format!("the program {name}"));
         let mut start = supervisor::first(command.as_ref()).map_err(fail)?;
-        let keeper = start.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let keeper = start_program(start.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()));
         // It has its own now, and nobody else may.
         drop(start.held);
         let lifeline = start.lifeline;

@@ -22,6 +22,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
+use datapipes::threads::start_program;
 use datapipes::{Error, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -132,7 +133,8 @@ impl Supervisor {
     /// Starts what it keeps.
     fn spawn(self, command: &OsStr) -> Result<(Child, Option<std::io::PipeWriter>)> {
         if self == Supervisor::First {
-            let second = start(SECOND, command).and_then(|mut start| Ok((start.command.spawn()?, start.lifeline)));
+            let second =
+                start(SECOND, command).and_then(|mut start| Ok((start_program(&mut start.command)?, start.lifeline)));
             let (child, lifeline) = second.map_err(|e| Error::io("start", e, "the keeper of a program"))?;
             return Ok((child, Some(lifeline)));
         }
@@ -147,7 +149,7 @@ impl Supervisor {
                 if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
             });
         }
-        let child = shell.spawn().map_err(|e| Error::io("start", e, "/bin/sh"))?;
+        let child = start_program(&mut shell).map_err(|e| Error::io("start", e, "/bin/sh"))?;
         Ok((child, None))
     }
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use datapipes_core::Result;
 use datapipes_core::memory::{Access, MemoryRange};
+use datapipes_core::threads;
 use datapipes_core::topology::Topology;
 
 use super::measure::{Buffers, median};
@@ -92,7 +93,7 @@ fn turn(
             }
             Ok(true)
         };
-        let Ok(reader) = std::thread::Builder::new().spawn_scoped(scope, reader) else { return Ok(None) };
+        let Ok(reader) = threads::spawn_scoped(scope, "reader", reader) else { return Ok(None) };
         let writer = || -> Result<Option<f64>> {
             bind(cores[0]);
             let mut since = Instant::now();
@@ -109,7 +110,7 @@ fn turn(
             }
             Ok(Some(since.elapsed().as_nanos() as f64 / f64::from(blocks - 1)))
         };
-        let written = match std::thread::Builder::new().spawn_scoped(scope, writer) {
+        let written = match threads::spawn_scoped(scope, "writer", writer) {
             Ok(writer) => writer.join().unwrap_or(Ok(None)),
             Err(_) => Ok(None),
         };

@@ -21,12 +21,12 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use datapipes_core::backend::{Counters, ExtentOptions, ExtentReader, ExtentSource, OnExtent, ReadExtent};
 use datapipes_core::memory::{Access, MapOptions, Pages, RawLease, Region};
 use datapipes_core::process::OwningProcess;
+use datapipes_core::threads::ThreadNumber;
 use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -75,7 +75,7 @@ enum Next {
 struct Ring {
     ring: IoUring,
     /// `None` if any thread may use it.
-    of: Option<ThreadId>,
+    of: Option<ThreadNumber>,
     registered: bool,
     watchdog: Watchdog,
 }
@@ -84,7 +84,7 @@ struct Ring {
 pub(crate) struct FileExtentReader {
     ring: Option<Ring>,
     /// The thread that read last, and how often in a row.
-    last: Option<(ThreadId, u32)>,
+    last: Option<(ThreadNumber, u32)>,
     /// The time since which there is no ring, and why.
     refused: Option<(Instant, String)>,
     /// Set when the ring failed: memory that it may still write to is not touched again.
@@ -265,7 +265,7 @@ impl FileExtentReader {
 
     /// Makes sure that there is a ring for this thread; returns false where there is none.
     fn has_ring(&mut self) -> bool {
-        let me = std::thread::current().id();
+        let me = ThreadNumber::here();
         let times = match self.last {
             Some((last, times)) if last == me => times.saturating_add(1),
             _ => 1,
@@ -289,7 +289,7 @@ impl FileExtentReader {
         self.ring.is_some()
     }
 
-    fn make_ring(&self, of: Option<ThreadId>) -> std::result::Result<Ring, String> {
+    fn make_ring(&self, of: Option<ThreadNumber>) -> std::result::Result<Ring, String> {
         // One more entry is for a timer.
         let entries = (self.depth + 1).next_power_of_two() as u32;
         // Older kernels support less: 6.1 has the first setting, 5.19 the second.

@@ -7,9 +7,8 @@ use super::role::{ForeignCall, Role, RoleHolder, StandIn};
 use super::{Coordinator, RoleGuard, STAND_IN_DELAY, thread_role};
 use crate::guard;
 use crate::sync::atomic::Ordering;
-use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, MutexGuard};
-use crate::threads;
+use crate::threads::{self, JoinHandle};
 
 /// How long callbacks are called before somebody handles the events.
 const CALL_OUT_NS: u64 = 1_000_000;
@@ -17,7 +16,7 @@ const CALL_OUT_NS: u64 = 1_000_000;
 impl Coordinator {
     /// What the own thread does.
     pub(crate) fn run(self: &Arc<Self>) {
-        thread_role::enter_own_thread(self);
+        let _role = thread_role::enter_own_thread(self);
         loop {
             self.call_out();
             if !self.owner.is_here() {

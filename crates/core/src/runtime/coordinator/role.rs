@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use crate::sync::thread::JoinHandle;
+use crate::threads::JoinHandle;
 
 /// Who may run the event loop, and what there is to call.
 #[derive(Default)]

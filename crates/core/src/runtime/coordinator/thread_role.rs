@@ -2,6 +2,7 @@
 //! runtime.
 
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 
 use crate::guard::reentry;
 use crate::sync::{Arc, Weak, thread_local};
@@ -32,10 +33,14 @@ enum ThreadRole {
     Worker(Weak<dyn WorkerGroup>),
 }
 
+// None of them has a destructor. A thread that calls `exit` loses variables with destructors before
+// the handlers of `atexit` run, and those may close a runtime.
 thread_local! {
-    static HERE: RefCell<ThreadRole> = RefCell::new(ThreadRole::default());
-    /// The coordinator whose role the thread has.
-    static TURN: RefCell<Option<Weak<dyn DriverRole>>> = const { RefCell::new(None) };
+    /// Emptied at the end of the thread's function, by [`EnteredRole`].
+    static HERE: ManuallyDrop<RefCell<ThreadRole>> = const { ManuallyDrop::new(RefCell::new(ThreadRole::Elsewhere)) };
+    /// The coordinator whose role the thread has. Empty when it is given back.
+    static TURN: ManuallyDrop<RefCell<Option<Weak<dyn DriverRole>>>> =
+        const { ManuallyDrop::new(RefCell::new(None)) };
     /// The thread is within the poll of a future.
     static POLLS: Cell<bool> = const { Cell::new(false) };
     /// The worker pool knows that the thread sleeps.
@@ -79,9 +84,23 @@ pub(super) fn still_has_turn() -> bool {
     TURN.try_with(|turn| turn.borrow().is_some()).unwrap_or(true)
 }
 
-fn set(here: ThreadRole) {
-    // A thread that ends needs it no more.
-    let _ = HERE.try_with(|h| *h.borrow_mut() = here);
+/// What the thread is until this is dropped, at the end of its function.
+#[must_use]
+pub(crate) struct EnteredRole(());
+
+impl Drop for EnteredRole {
+    fn drop(&mut self) {
+        drop(replace(ThreadRole::Elsewhere));
+    }
+}
+
+fn enter(here: ThreadRole) -> EnteredRole {
+    drop(replace(here));
+    EnteredRole(())
+}
+
+fn replace(here: ThreadRole) -> Option<ThreadRole> {
+    HERE.try_with(|h| h.replace(here)).ok()
 }
 
 fn get() -> ThreadRole {
@@ -89,9 +108,9 @@ fn get() -> ThreadRole {
 }
 
 /// This thread is the coordinator's own.
-pub(super) fn enter_own_thread<D: DriverRole + 'static>(coordinator: &Arc<D>) {
+pub(super) fn enter_own_thread<D: DriverRole + 'static>(coordinator: &Arc<D>) -> EnteredRole {
     let coordinator: Weak<D> = Arc::downgrade(coordinator);
-    set(ThreadRole::Own(coordinator));
+    enter(ThreadRole::Own(coordinator))
 }
 
 /// Whether this thread is the own one of this coordinator.
@@ -100,8 +119,8 @@ pub(super) fn is_own_thread_of<D: DriverRole>(coordinator: &Arc<D>) -> bool {
 }
 
 /// This thread is one of the worker pool.
-pub(crate) fn enter_worker(pool: Weak<dyn WorkerGroup>) {
-    set(ThreadRole::Worker(pool));
+pub(crate) fn enter_worker(pool: Weak<dyn WorkerGroup>) -> EnteredRole {
+    enter(ThreadRole::Worker(pool))
 }
 
 /// While it lives, the thread sleeps, and somebody else does its work.

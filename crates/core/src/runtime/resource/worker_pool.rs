@@ -15,9 +15,8 @@ use crate::process::OwningProcess;
 use crate::runtime::coordinator::Coordinator;
 use crate::runtime::coordinator::thread_role::{self, WorkerGroup};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
-use crate::threads;
+use crate::threads::{self, JoinHandle};
 
 /// Where a worker pool's work comes from.
 pub(crate) trait WorkSource: Send + Sync {
@@ -236,7 +235,7 @@ impl Drop for Worker {
         state.alive -= 1;
         // Nobody waits for its end, unless the worker pool was dismissed, and then it is not in
         // there.
-        state.threads.retain(|thread| thread.thread().id() != thread::current().id());
+        state.threads.retain(|thread| !thread.is_this());
         pool.deserted.store(state.at_work() == 0, Ordering::SeqCst);
     }
 }
@@ -244,7 +243,7 @@ impl Drop for Worker {
 impl Worker {
     fn serve(self) {
         let pool = &self.0;
-        thread_role::enter_worker(pool.itself.clone());
+        let _role = thread_role::enter_worker(pool.itself.clone());
         if let Some(core) = pool.threads.core {
             // Refused: transfers into the core's cache count themselves as run on the wrong core.
             let _ = crate::machine::bind_to(core);

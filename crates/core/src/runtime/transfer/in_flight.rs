@@ -64,6 +64,15 @@ pub(crate) struct PipeState {
     next_request: Arc<AtomicU64>,
 }
 
+/// When a transfer began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TransferStart {
+    /// Its number among the transfers of its pipe.
+    number: u64,
+    /// The drains of the runtime that began before it.
+    drains_before: u32,
+}
+
 /// What a pipe is connected to at a runtime.
 pub(crate) struct PipeParts {
     pub(crate) pipe: Pipe,
@@ -115,26 +124,25 @@ impl PipeState {
     ///
     /// # Errors
     /// `Busy` where it is full and the caller does not want to wait.
-    pub(crate) fn acquire_slot(&self, wait: bool) -> Result<()> {
-        self.slots.acquire(wait, &self.pipe, &self.coordinator, || self.resource.arm_all())?;
-        self.counts.began();
-        Ok(())
+    pub(crate) fn acquire_slot(&self, wait: bool) -> Result<TransferStart> {
+        let number = self.slots.acquire(wait, &self.pipe, &self.coordinator, || self.resource.arm_all())?;
+        Ok(TransferStart { number, drains_before: self.counts.began() })
     }
 
     /// Gives the slot back.
-    fn release_slot(&self) {
-        self.slots.release(&self.coordinator);
+    fn release_slot(&self, start: TransferStart) {
+        self.slots.release(start.number, &self.coordinator);
     }
 
     /// A transfer that had a slot was not started after all.
-    pub(crate) fn count_refused(&self) {
-        self.release_slot();
-        self.counts.ended(None, &self.coordinator);
+    pub(crate) fn count_refused(&self, start: TransferStart) {
+        self.release_slot(start);
+        self.counts.ended(None, start.drains_before, &self.coordinator);
     }
 
     /// A transfer that gave its slot back is finished.
-    fn ended(&self, good: bool) {
-        self.counts.ended(Some(good), &self.coordinator);
+    fn ended(&self, good: bool, start: TransferStart) {
+        self.counts.ended(Some(good), start.drains_before, &self.coordinator);
     }
 
     /// Whether another transfer would be taken now.
@@ -147,7 +155,7 @@ impl PipeState {
         self.slots.taken()
     }
 
-    /// Sleeps until no transfer of this pipe is under way.
+    /// Sleeps until the transfers of this pipe have ended that are under way now.
     pub(crate) fn drain(&self) {
         self.slots.drain(&self.coordinator, || self.resource.arm_all());
     }
@@ -158,15 +166,15 @@ impl PipeState {
     }
 
     /// The thread that carries out a transfer of this pipe sleeps in the library.
-    fn worker_blocked(&self) {
-        self.slots.worker_blocked(&self.coordinator);
-        self.counts.worker_blocked(&self.coordinator);
+    fn worker_blocked(&self, start: TransferStart) {
+        self.slots.worker_blocked(start.number, &self.coordinator);
+        self.counts.worker_blocked(start.drains_before, &self.coordinator);
     }
 
     /// Notes that a worker that slept goes on.
-    fn worker_resumed(&self) {
-        self.slots.worker_resumed();
-        self.counts.worker_resumed();
+    fn worker_resumed(&self, start: TransferStart) {
+        self.slots.worker_resumed(start.number);
+        self.counts.worker_resumed(start.drains_before);
     }
 }
 
@@ -195,6 +203,7 @@ pub(crate) struct InFlightTransfer {
     pub(crate) pipe: Arc<PipeState>,
     /// The scheduler's name for it.
     pub(crate) request: u64,
+    start: TransferStart,
     pub(crate) span: CheckedSpan,
     notifier: Option<Arc<CompletionNotifier>>,
     state: Mutex<State>,
@@ -223,6 +232,7 @@ struct State {
 impl InFlightTransfer {
     pub(crate) fn new(
         pipe: Arc<PipeState>,
+        start: TransferStart,
         span: CheckedSpan,
         leases: Leases,
         notifier: Option<Arc<CompletionNotifier>>,
@@ -231,6 +241,7 @@ impl InFlightTransfer {
         Arc::new(InFlightTransfer {
             request: pipe.next_request.fetch_add(1, Ordering::Relaxed),
             pipe,
+            start,
             span,
             notifier,
             state: Mutex::new(state),
@@ -281,14 +292,14 @@ impl InFlightTransfer {
     /// A thread that carries out a part of it sleeps in the library.
     pub(crate) fn worker_blocked(&self) {
         if self.asleep.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.pipe.worker_blocked();
+            self.pipe.worker_blocked(self.start);
         }
     }
 
     /// Notes that a worker that slept goes on.
     pub(crate) fn worker_resumed(&self) {
         if self.asleep.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.pipe.worker_resumed();
+            self.pipe.worker_resumed(self.start);
         }
     }
 
@@ -383,13 +394,13 @@ impl InFlightTransfer {
                 self.call(callback, result);
             }
             None => {
-                self.pipe.release_slot();
+                self.pipe.release_slot(self.start);
                 if waker.is_some() && !thread_role::may_wake(state.registered_by) {
                     // Before it has ended: after that the thread that calls may be stopped.
                     let coordinator = &self.pipe.coordinator;
                     waker = waker.take().and_then(|waker| coordinator.wake_later(waker));
                 }
-                self.pipe.ended(result.is_ok());
+                self.pipe.ended(result.is_ok(), self.start);
                 state.outcome = Some(result);
                 let sleepers = state.sleepers;
                 drop(state);
@@ -408,12 +419,12 @@ impl InFlightTransfer {
     /// for the callback.
     fn call(&self, callback: Callback, result: Result<()>) {
         let (pipe, good) = (&self.pipe, result.is_ok());
-        pipe.release_slot();
+        pipe.release_slot(self.start);
         match callback {
             Callback::Internal(callback) => callback(result),
             Callback::User(callback) => {
-                pipe.counts.calls_back();
-                let called = Called(pipe.clone());
+                let counted = pipe.counts.calls_back(self.start.drains_before);
+                let called = Called(pipe.clone(), counted);
                 pipe.coordinator.call_out_later(Box::new(move || {
                     // Counted before it has called back: who drains finds it counted.
                     if let Err(panicked) = guard::call(ForeignCode::Callback, move || callback(result)) {
@@ -423,7 +434,7 @@ impl InFlightTransfer {
                 }));
             }
         }
-        pipe.ended(good);
+        pipe.ended(good, self.start);
     }
 
     /// Calls what is not ours when this thread is in the middle of nothing.
@@ -510,10 +521,10 @@ impl InFlightTransfer {
 }
 
 /// A callback that is to be called counts until this is dropped.
-struct Called(Arc<PipeState>);
+struct Called(Arc<PipeState>, u32);
 
 impl Drop for Called {
     fn drop(&mut self) {
-        self.0.counts.called_back(&self.0.coordinator);
+        self.0.counts.called_back(self.1, &self.0.coordinator);
     }
 }

@@ -2,7 +2,6 @@
 //! time runs this code.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datapipes_core::process::OwningProcess;
@@ -21,7 +20,7 @@ pub(crate) const SLACK: usize = 4096;
 const TYPICAL: u64 = 4096;
 
 /// Space for the next segment, made ahead of need.
-type Prepared = JoinHandle<Result<Box<dyn UnpublishedSegment>>>;
+type Prepared = threads::JoinHandle<Result<Box<dyn UnpublishedSegment>>>;
 
 /// The times of one batch.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 
+use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -379,7 +380,7 @@ fn started(name: &str, socket: OwnedFd, said: OwnedFd) -> Result<Child> {
     if let Ok(trace) = std::env::var("RUST_BACKTRACE") {
         command.env("RUST_BACKTRACE", trace);
     }
-    command.spawn().map_err(|e| Error::io("launch", e, name))
+    threads::start_program(&mut command).map_err(|e| Error::io("launch", e, name))
 }
 
 /// Ends a process that no table has yet.

@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
+use datapipes_core::threads;
+
 use rustix::io::Errno;
 
 use crate::process::inherited;
@@ -49,7 +51,7 @@ impl StderrWriter {
             }
             let _ = told.send(());
         };
-        let shown = std::thread::Builder::new().name("device-stderr".into()).spawn(show);
+        let shown = threads::spawn("device-stderr", show);
         StderrWriter { lines: shown.ok().map(|_| lines), done }
     }
 

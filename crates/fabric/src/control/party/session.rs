@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapipes_core::process::OwningProcess;
+use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -93,7 +94,8 @@ impl Session {
         };
         let mut command = Command::new(&path);
         command.arg(CONTROLLER).stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        let controller = command.spawn().map_err(|e| Error::io("start", e, path.display().to_string()))?;
+        let controller =
+            threads::start_program(&mut command).map_err(|e| Error::io("start", e, path.display().to_string()))?;
         // The command holds the other end until it is dropped. With that open, a controller's death
         // would not be noticed.
         drop(command);
