@@ -413,6 +413,43 @@ fn lines_as_the_system_sorts_them() {
     }
 }
 
+#[test]
+fn all_cores_drop_duplicates_as_the_system_does() {
+    let Some(gnu) = GnuSort::find("all_cores_drop_duplicates_as_the_system_does") else { return };
+    let first = seed(3000);
+    let cases: [(&[&str], usize); 6] = [
+        (&["-u"], 4),
+        (&["-u", "-r"], 2),
+        (&["-u", "-f"], 3),
+        (&["-s", "-u", "-k2,2n"], 2),
+        (&["-u", "-n"], 2),
+        (&["-u"], 1),
+    ];
+    for (seed, (arguments, distinct)) in (first..).zip(cases) {
+        let random = &mut Random(seed);
+        let folder = Folder::new();
+        let (format, unique) = lines(arguments);
+        // About one of `distinct` lines is left, and one line is everywhere.
+        let most = 1_000_000 / distinct;
+        let mut bytes = Vec::new();
+        while bytes.len() < 20 * MIB {
+            let n = if random.one_in(20) { 7 } else { random.below(most) };
+            let word = random.pick(&["word", "Word", "WORD"]);
+            bytes.extend(format!("{n}{word} {} behind\n", n / 3).into_bytes());
+        }
+        let input = folder.put("in/a", &bytes);
+        let threads = random.pick(&[2, 3]);
+        for fan_in in [0, 4] {
+            let name = format!("seed {seed} (sort {arguments:?}, threads {threads}, fan-in {fan_in})");
+            let job = folder.job(format.clone(), std::slice::from_ref(&input)).unique(unique).threads(threads);
+            let report = sort(job.memory_bytes(20 << 20).fan_in(fan_in)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_same(&folder.sorted(), &system_sort(&gnu, arguments, std::slice::from_ref(&input)), &name);
+            assert_eq!(report.merged_by_thread.len(), threads, "{name}: {report}");
+            assert!(report.runs > 1, "{name}: {report}");
+        }
+    }
+}
+
 /// Sorts one input in both programs without options.
 fn like_the_system(
     gnu: &GnuSort,

@@ -20,6 +20,16 @@ pub const MIN_MEMORY: u64 = 16 << 20;
 const MAX_CONCURRENT_SLOTS: usize = 4;
 const MAX_BLOCK: usize = 4 << 20;
 const MIN_BLOCK: usize = 64 << 10;
+/// The smallest buffer for reading a run, unless memory is scarce.
+const MIN_BUFFER: usize = 64 << 10;
+/// With at most this much memory, the number of passes over the data decides how long a sort takes.
+/// So runs are as long as possible (one slot is sorted at a time, by all threads), and a pass takes
+/// twice as many runs, with smaller buffers.
+const SCARCE_MEMORY: usize = 32 << 20;
+/// The buffers where memory is scarce.
+const SMALL_BUFFER: usize = 32 << 10;
+/// Smaller buffers need more checksums. These may take the memory divided by this.
+const MOST_SUMS: u64 = 32;
 /// Arenas start at multiples of this, so that huge pages and registered buffers do not straddle
 /// them.
 const ARENA_GRAIN: usize = 64 << 10;
@@ -44,6 +54,8 @@ pub(crate) struct Budget {
     useful: usize,
     /// Bytes of spilled runs for each checksum.
     pub(crate) grain: usize,
+    /// The smallest useful buffer for reading a run.
+    pub(crate) least_buffer: usize,
 }
 
 impl Budget {
@@ -59,7 +71,16 @@ impl Budget {
             return Err(Error::new(ErrorKind::OutOfMemory, "sort", format!("{memory} bytes of memory"))
                 .with_advice("give more memory with -S"));
         }
-        budget.grain = checksum::grain(total.unwrap_or((memory as u64).saturating_mul(64)), memory, budget.block);
+        let total = total.unwrap_or((memory as u64).saturating_mul(64));
+        budget.grain = checksum::grain(total, memory, budget.block);
+        if memory <= SCARCE_MEMORY {
+            budget.concurrent_slots = 1;
+            let sums = (total / SMALL_BUFFER as u64).saturating_mul(size_of::<u32>() as u64);
+            if sums <= memory as u64 / MOST_SUMS {
+                budget.least_buffer = SMALL_BUFFER;
+                budget.grain = budget.grain.min(SMALL_BUFFER);
+            }
+        }
         Ok(budget)
     }
 
@@ -81,6 +102,7 @@ impl Budget {
             arenas_at,
             useful: pool,
             grain: block,
+            least_buffer: MIN_BUFFER,
         }
     }
 

@@ -116,8 +116,7 @@ pub(crate) trait Layout: Send + Sync {
     }
 
     /// Appends bytes that order records with this prefix, at most [`NORMALIZED_LEN`]: what the
-    /// prefix lacks of their normalized keys. No record's bytes begin another's, unless they are
-    /// equal in order.
+    /// prefix lacks of their normalized keys.
     #[inline]
     fn push_behind_prefix(&self, _record: &[u8], _prefix: u64, _out: &mut Vec<u8>) {}
 

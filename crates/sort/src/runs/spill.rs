@@ -25,12 +25,18 @@ pub(crate) struct IndexEntry {
     pub(crate) prefix: u64,
 }
 
+/// The distance of index entries in runs that are written in blocks of `block` bytes. Ranges of runs
+/// without duplicates are found exactly, and are short.
+pub(crate) fn mark_distance(block: usize, unique: bool) -> usize {
+    if unique { block.min(64 << 10) } else { block }
+}
+
 /// A sorted run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// The first record of each block that was written, in ascending order.
+    /// The first record of each block that was written, or more of them, in ascending order.
     pub(crate) key_index: Vec<IndexEntry>,
     /// A checksum for each `grain` bytes.
     pub(crate) sums: Vec<u32>,

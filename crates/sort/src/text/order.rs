@@ -568,7 +568,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
 
-        /// The prefix and what follows it have the order of lines. No key begins another.
+        /// The prefix and what follows it have the order of lines.
         #[test]
         fn what_the_prefix_lacks(a in line(), b in line(), stable in any::<bool>(), reverse in any::<bool>()) {
             for spec in ["1,1", "1,1f", "1,1r", "1,1fr", "1.1,1.4", "1,1n", "1,1nr", "1,1g", "1,1h", "1,1M", "1,1V", "1,1d", "1"] {
@@ -581,7 +581,6 @@ mod tests {
                 };
                 let (x, y) = (key(&a), key(&b));
                 prop_assert_eq!(x.cmp(&y), order.compare(&a, &b), "{} {} {}", spec, stable, reverse);
-                prop_assert!(!stable || x == y || !x.starts_with(&y) && !y.starts_with(&x), "{}", spec);
             }
         }
     }
