@@ -9,8 +9,13 @@
  * Texts end with NUL and are UTF-8; paths may be any bytes. Functions that copy texts cut them to
  * the capacity, as snprintf does, and give the whole length without the NUL.
  *
- * Callbacks must neither throw nor jump out (longjmp): the process would end. In a child made by
- * fork, objects of the parent are refused with DP_FORKED; closing them is allowed.
+ * Callbacks must neither throw nor jump out (longjmp, pthread_exit): the process would end. So it
+ * does if a thread is cancelled (pthread_cancel) within a function here: a thread that others may
+ * cancel disables that around its calls (pthread_setcancelstate). In a child made by fork, objects
+ * of the parent are refused with DP_FORKED; closing them is allowed.
+ *
+ * Where it is not said otherwise, a pointer that is NULL or is not aligned for its type is refused
+ * (DP_INVALID_INPUT, DP_MISALIGNED), and every argument is checked before anything is done.
  *
  * This file is generated from the Rust sources: `UPDATE_HEADER=1 cargo test -p datapipes-c --test header`.
  */
@@ -94,7 +99,7 @@ typedef enum {
 typedef enum {
   // Decided at connect, by residency and size.
   DP_AUTO = 0,
-  // Past the page cache; connecting fails where the file system cannot.
+  // Past the page cache; opening fails where the file system cannot.
   DP_DIRECT = 1,
   // Through the page cache.
   DP_CACHED = 2,
@@ -130,7 +135,8 @@ typedef enum {
 typedef struct dp_item dp_item;
 
 // An error; `id` is 0 for success. An error that is not 0 belongs to the caller, who closes it
-// with `dp_error_close`. Any thread may use it.
+// with `dp_error_close`. Any thread may use it. One that is not closed keeps about 450 bytes for as
+// long as the process lives; a process whose memory is used up by them ends.
 typedef struct {
   // The handle, 0 for success.
   uint64_t id;
@@ -263,6 +269,23 @@ typedef struct {
   dp_error error;
 } dp_completion;
 
+// What an error has beside its kind and text. Set `size` to `sizeof(dp_error_facts)` and what is
+// not known to zero.
+typedef struct {
+  // `sizeof(dp_error_facts)`.
+  uint32_t size;
+  // The operating system's number; 0 if there is none.
+  int32_t errno_number;
+  // Not 0: `offset` is known.
+  uint32_t has_offset;
+  // Not used; 0.
+  uint32_t reserved;
+  // The offset in bytes at which it happened.
+  uint64_t offset;
+  // Bytes that were moved before it.
+  uint64_t bytes_done;
+} dp_error_facts;
+
 // A graph of stages. It belongs to the caller, who closes it with `dp_graph_close`. One thread at a
 // time declares it; it may be run many times.
 typedef struct {
@@ -282,6 +305,10 @@ typedef dp_error (*dp_span_of)(const dp_item *item, void *user, dp_span *span);
 
 // Computes for an item. It may be called by several threads at once.
 typedef dp_error (*dp_work)(const dp_item *item, void *user);
+
+// Is given a whole text, `len` bytes and a NUL, which is valid until it returns. What it returns is
+// the result of the call that made the text; what was done then stays done.
+typedef dp_error (*dp_text_told)(void *user, const char *text, size_t len);
 
 // The settings of a log. Set `size` to `sizeof(dp_log_options)` and the rest to zero, or pass NULL,
 // for the defaults.
@@ -364,6 +391,14 @@ typedef struct {
 // library, and must neither throw nor jump out.
 typedef void (*dp_callback)(void *user, dp_error result);
 
+// A connection to the service `dpiped`, which moves bytes for all programs of a machine. It belongs
+// to the caller, who closes it with `dp_client_close`. Any number of threads may use it at once;
+// their requests take turns.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_client;
+
 // Is told how far a sort is, about ten times a second, by the thread that called `dp_sort`. The sort
 // stops with DP_INTERRUPTED if it returns anything but 0.
 typedef int32_t (*dp_sort_progress)(void *user,
@@ -409,12 +444,18 @@ typedef struct {
   dp_sort_progress progress;
   // What `progress` is called with.
   void *user;
+  // Is given the whole report as JSON when the output is complete, or NULL.
+  dp_text_told report;
+  // What `report` is called with.
+  void *report_user;
 } dp_sort_options;
 
 // A request as `write(2)` on the descriptor takes it, one a packet. Its answer is a
-// `dp_completion_message`.
+// `dp_completion_message`. The answer to a packet of another length is DP_INVALID_INPUT with the
+// token `UINT64_MAX`, except that one byte has no answer: the library wakes itself with it.
 typedef struct {
-  // Comes back with the completion.
+  // Comes back with the completion. `dp_pipe_fd_submit` counts its tokens from 0: a program that
+  // also writes requests itself gives those others, such as numbers from 2^63 on.
   uint64_t token;
   // Offset in the source, in bytes.
   uint64_t source;
@@ -545,20 +586,32 @@ dp_error dp_pipe_fd_descriptor(dp_pipe_fd pipe, int32_t *descriptor);
 // completion.
 //
 // Errors: DP_BUSY while the descriptor is not writable. What starting the transfer meets comes as
-// its completion.
+// its completion. A service's pipe also refuses spans beyond its memory (DP_OUT_OF_RANGE) and bytes
+// that are leased in this process (DP_BUSY) at once.
 dp_error dp_pipe_fd_submit(dp_pipe_fd pipe, dp_span span, uint64_t *token);
 
 // Takes a transfer that is done, if there is one; it does not block. `*is_there` becomes 0 or 1.
 //
-// Errors: DP_UNAVAILABLE where the runtime is gone.
+// Errors: DP_UNAVAILABLE where the runtime or the service is gone.
 dp_error dp_pipe_fd_complete(dp_pipe_fd pipe, dp_completion *completion, uint32_t *is_there);
 
 // Sleeps until a transfer is done, and takes it.
 //
-// Errors: DP_UNAVAILABLE where the runtime is gone.
+// Errors: DP_UNAVAILABLE where the runtime or the service is gone.
 dp_error dp_pipe_fd_complete_wait(dp_pipe_fd pipe, dp_completion *completion);
 
-// Ends a pipe and closes its descriptor.
+// Copies the route of a pipe, with reasons, as `snprintf` does; `*len` becomes its whole length.
+// `format` is a `dp_format`. The route of a service's pipe is text only, as the service describes
+// it.
+//
+// Errors: DP_UNSUPPORTED for the JSON of a service's pipe.
+dp_error dp_pipe_fd_route(dp_pipe_fd pipe,
+                          uint32_t format,
+                          char *text,
+                          size_t capacity,
+                          size_t *len);
+
+// Ends a pipe and closes its descriptor. It waits for the transfers of a service's pipe.
 //
 // Errors: DP_INVALID_INPUT for a pipe that was closed.
 dp_error dp_pipe_fd_close(dp_pipe_fd pipe);
@@ -578,8 +631,13 @@ uint64_t dp_error_bytes_done(dp_error error);
 // Returns the whole text of an error, in UTF-8. It is valid until the error is closed.
 const char *dp_error_message(dp_error error);
 
-// Makes an error, for a callback to return. `message` is UTF-8; `kind` is a `dp_error_kind`.
+// Makes an error, for a callback to return. `kind` is a `dp_error_kind`; one that is not is
+// DP_SYSTEM. In `message`, what is not UTF-8 is replaced.
 dp_error dp_error_new(uint32_t kind, const char *message);
+
+// As `dp_error_new`, with what else the error has: for passing on an error with all of its parts.
+// Facts that make no sense are ignored; NULL for none.
+dp_error dp_error_new_with(uint32_t kind, const char *message, const dp_error_facts *facts);
 
 // Ends an error. Success (0) is no error and is ignored, and so is an error that was closed.
 void dp_error_close(dp_error error);
@@ -634,6 +692,16 @@ dp_error dp_graph_run(dp_runtime runtime,
                       char *text,
                       size_t capacity,
                       size_t *len);
+
+// As `dp_graph_run`; `told(user, text, len)` is given the whole report, however long it is.
+//
+// Errors: as `dp_graph_run`; what `told` returned.
+dp_error dp_graph_run_told(dp_runtime runtime,
+                           dp_graph graph,
+                           uint64_t items,
+                           uint32_t format,
+                           dp_text_told told,
+                           void *user);
 
 // Gives the number of an item, from 0.
 uint64_t dp_item_index(const dp_item *item);
@@ -718,8 +786,6 @@ dp_error dp_machine_cores(dp_machine machine, uint32_t *cores, uint64_t *l2_byte
 // Errors: DP_UNAVAILABLE if it is not among the usable ones.
 dp_error dp_machine_current_core(dp_machine machine, uint32_t *core);
 
-extern int32_t sched_getcpu(void);
-
 // Calls `work(core, user)` on every usable core at once, each call on a thread bound to its core;
 // `core` is its position. Returns the first error that `work` returned, or what starting the
 // threads met. `work` must be safe to call from several threads.
@@ -764,15 +830,17 @@ dp_error dp_connect(dp_machine machine,
 dp_error dp_pipe_transfer(dp_pipe pipe,
                           dp_span span);
 
-// Moves many spans, several at once where the device has a queue; returns when all are done. If
-// `failed` is not NULL, it becomes the index of the span whose error is returned, the lowest of
-// those that failed. `*bytes`, if it is not NULL, becomes the bytes of the spans that succeeded.
+// Moves many spans; returns when all are there. Where the route has a queue, many are under way at
+// once, in no particular order; neighbors that continue each other at both ends are moved as one.
+// `*bytes`, if it is not NULL, becomes the number of their bytes.
 //
-// Errors: the error of the first span that failed; others were carried out nonetheless.
+// Errors: before anything moves, DP_OUT_OF_RANGE for a span beyond an end, DP_INVALID_INPUT for spans
+// that write the same bytes; later, the error of the failed span that comes first, after everything
+// that was started has ended. The text names the span's number, from 0, and `dp_error_bytes_done`
+// counts the bytes of all spans that were moved.
 dp_error dp_pipe_transfer_all(dp_pipe pipe,
                               const dp_span *spans,
                               size_t count,
-                              size_t *failed,
                               uint64_t *bytes);
 
 // Starts a transfer. Where the route has no queue, it is complete on return.
@@ -808,15 +876,27 @@ dp_error dp_pipe_close(dp_pipe pipe);
 
 // Allocates main memory: zeroed, prefaulted, on huge pages where the kernel has them.
 //
-// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY for more bytes than there are.
 dp_error dp_dram_allocate(uint64_t len, const dp_memory_options *options, dp_place *place);
+
+// Allocates main memory for `len` bytes at `offset` of a file, at an address that agrees with the
+// offset modulo a page. So direct transfers from there, and of parts at the same distance, bounce at
+// their two edges only.
+//
+// Errors: as `dp_dram_allocate`; DP_INVALID_INPUT for a place that is no file.
+dp_error dp_dram_allocate_for(dp_place file,
+                              uint64_t offset,
+                              uint64_t len,
+                              const dp_memory_options *options,
+                              dp_place *place);
 
 // Takes `len` bytes of the caller's at `address` as a place. `release(user)`, if it is not NULL, is
 // called once: when nothing of the library refers to the bytes any more, by whatever thread that
 // is; or before this function returns, if it fails. Until then the bytes must stay valid, and
 // nobody may access them while a lease or a transfer holds them.
 //
-// Errors: DP_INVALID_INPUT for 0 bytes and NULL.
+// Errors: DP_INVALID_INPUT for 0 bytes and NULL; DP_OUT_OF_RANGE for bytes beyond the addresses of
+// a process.
 dp_error dp_dram_foreign(void *address,
                          uint64_t len,
                          void (*release)(void *user),
@@ -841,7 +921,9 @@ dp_error dp_core_cache(dp_machine machine,
 
 // Opens a file or a block device. `mode` is a `dp_open_mode`, `access` a `dp_access`.
 //
-// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file.
+// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file;
+// DP_UNAVAILABLE for DP_DIRECT where the file system cannot: this is seen only when the file is
+// open, so that a mode that creates or empties has done so.
 dp_error dp_ssd_open(const char *path, uint32_t mode, uint32_t access, dp_place *place);
 
 // Makes an open file a place. The descriptor is duplicated and stays the caller's. `name` is for
@@ -868,10 +950,23 @@ dp_error dp_ssd_preallocate(dp_place place, uint64_t len);
 // Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no file.
 dp_error dp_ssd_sync(dp_place place);
 
-// Opens a file of persistent memory (or another file, as emulated persistent memory) as a place.
+// Opens a file of persistent memory, or a device such as `/dev/dax0.0`, as a place. It has the first
+// `len` bytes, and the file is made or made longer if need be; 0 for all that there are. With
+// `emulated` not 0 it may be any file, whose bytes survive a crash only once `dp_pmem_sync` has
+// returned.
 //
-// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
-dp_error dp_pmem_open(const char *path, dp_place *place);
+// Errors: DP_UNAVAILABLE where stores would not be persistent; DP_NOT_FOUND, DP_PERMISSION_DENIED;
+// those of mmap(2).
+dp_error dp_pmem_open(const char *path,
+                      uint64_t len,
+                      uint32_t emulated,
+                      dp_place *place);
+
+// Waits until what was written to persistent memory survives a power failure. It is needed where
+// an ordinary file stands in for it, and for bytes that were not written by a transfer.
+//
+// Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no persistent memory.
+dp_error dp_pmem_sync(dp_place place);
 
 // Opens several places that are used as one, such as `"dram:1G,/fast,/large:100G"`: the library
 // chooses where bytes go. With `by_cost` not 0 the places are ordered by the cost of this machine's
@@ -909,16 +1004,33 @@ dp_error dp_place_name(dp_place place, char *text, size_t capacity, size_t *len)
 // Errors: DP_INVALID_INPUT for a place that was closed.
 dp_error dp_place_close(dp_place place);
 
+// Copies `len` bytes at `at` of a place in memory to `into`, also where leases are refused because
+// others may change the bytes (persistent memory, shared memory). The copy may mix old and new
+// bytes if they do meanwhile.
+//
+// Errors: DP_OUT_OF_RANGE; DP_BUSY while a lease or transfer may write them; DP_INVALID_INPUT for a
+// place that is not in memory.
+dp_error dp_place_read(dp_place place, uint64_t at, void *into, size_t len);
+
+// Copies `len` bytes at `from` to `at` of a place in memory, also where leases are refused.
+//
+// Errors: DP_OUT_OF_RANGE; DP_BUSY while a lease or transfer holds them; DP_INVALID_INPUT for a place
+// that is not in memory.
+dp_error dp_place_write(dp_place place,
+                        uint64_t at,
+                        const void *from,
+                        size_t len);
+
 // Leases the bytes of a place in memory for reading: `*len` bytes at `*address`.
 //
 // Errors: DP_BUSY while another lease or transfer may write them; DP_UNSUPPORTED for bytes that
-// others may change (persistent memory).
+// others may change (persistent memory, shared memory).
 dp_error dp_lease_read(dp_place place, dp_lease *lease, const void **address, size_t *len);
 
 // Leases the bytes of a place in memory for writing: `*len` bytes at `*address`.
 //
 // Errors: DP_BUSY while another lease or transfer holds them; DP_UNSUPPORTED for bytes that others
-// may change (persistent memory).
+// may change (persistent memory, shared memory).
 dp_error dp_lease_write(dp_place place, dp_lease *lease, void **address, size_t *len);
 
 // Ends a lease. Its address must not be used any more.
@@ -1011,6 +1123,59 @@ dp_error dp_runtime_drain(dp_runtime runtime);
 //
 // Errors: DP_INVALID_INPUT for a runtime that was closed.
 dp_error dp_runtime_close(dp_runtime runtime);
+
+// Allocates memory that can be passed to the service: zeroed, on ordinary pages. In this process it
+// is a place like any other, but other processes may change its bytes, so leases on it are refused:
+// use `dp_place_read` and `dp_place_write`.
+//
+// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+dp_error dp_shared_memory_create(uint64_t len, dp_place *place);
+
+// Makes the whole of a memfd of the caller's a place that can be passed to the service. It must be
+// sealed against shrinking (`F_SEAL_SHRINK`). The descriptor is duplicated and stays the caller's.
+//
+// Errors: DP_INVALID_INPUT for another descriptor.
+dp_error dp_shared_memory_from_descriptor(int32_t descriptor, dp_place *place);
+
+// Gives the descriptor of memory that was made by the two functions before, for passing it to other
+// processes. It belongs to the place: do not close it.
+//
+// Errors: DP_INVALID_INPUT for another place.
+dp_error dp_shared_memory_descriptor(dp_place place, int32_t *descriptor);
+
+// Connects to the service whose socket is at `path`, or, with NULL, to the first that runs at
+// `$XDG_RUNTIME_DIR/dpiped.sock` and `/run/dpiped.sock`.
+//
+// Errors: DP_UNAVAILABLE where no service runs; DP_PERMISSION_DENIED; DP_BUSY where it has too many
+// clients; DP_UNSUPPORTED where it speaks another version.
+dp_error dp_client_connect(const char *path, dp_client *client);
+
+// Connects two places by a pipe that the service carries out: files, with the rights of their
+// descriptors, and shared memory. The other arguments are those of `dp_runtime_connect_fd`; the
+// `queue` of the service level must be 0. The pipe keeps the connection open. While a transfer is
+// under way, its bytes are leased in this process until its completion is taken.
+//
+// Errors: DP_INVALID_INPUT for a place that cannot be passed; DP_PERMISSION_DENIED for a descriptor
+// without the right; DP_BUSY where a limit is reached; DP_UNSUPPORTED; DP_UNAVAILABLE where the
+// service is gone.
+dp_error dp_client_connect_fd(dp_client client,
+                              dp_place source,
+                              dp_place target,
+                              const dp_constraints *constraints,
+                              const dp_service *service,
+                              uint64_t place,
+                              uint32_t depth,
+                              dp_pipe_fd *pipe);
+
+// Copies what the service is doing as JSON, as `snprintf` does; `*len` becomes the whole length.
+//
+// Errors: DP_UNAVAILABLE where the service is gone.
+dp_error dp_client_status(dp_client client, char *text, size_t capacity, size_t *len);
+
+// Ends a connection to the service, which stays open until its last pipe is closed.
+//
+// Errors: DP_INVALID_INPUT for a client that was closed.
+dp_error dp_client_close(dp_client client);
 
 // Sorts `count` files into one, which appears under its name when it is complete. `output` may be
 // one of the inputs. The report is copied as JSON, as `snprintf` does, if `report` is not NULL;

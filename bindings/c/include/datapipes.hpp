@@ -3,30 +3,50 @@
  *
  * Objects are moved, not copied. Functions throw datapipes::error. One object may be used by several
  * threads at once, like its handle in C, but not while it is moved or destroyed.
+ *
+ * Name the namespace (`namespace dp = datapipes;`). With `using namespace datapipes` the names pipe
+ * and log are ambiguous beside those of unistd.h and cmath.
  */
 #ifndef DATAPIPES_HPP
 #define DATAPIPES_HPP
+
+#if __cplusplus < 202002L || !defined(__cpp_impl_coroutine) || !defined(__cpp_exceptions)
+#error "datapipes.hpp needs C++20 with exceptions (-std=c++20); datapipes.h serves all else"
+#else
 
 #include <array>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <string_view>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "datapipes.h"
+
+/* ThreadSanitizer does not see how a library that was built without it orders what threads do. */
+#if defined(__SANITIZE_THREAD__)
+#define DATAPIPES_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define DATAPIPES_TSAN 1
+#endif
+#endif
+#ifdef DATAPIPES_TSAN
+extern "C" void __tsan_acquire(void *);
+extern "C" void __tsan_release(void *);
+#endif
 
 namespace datapipes {
 
@@ -69,14 +89,47 @@ inline void check(dp_error result) {
 
 namespace detail {
 
-/* Calls a function of the program's from the library: what it throws becomes an error. */
+/* What this thread did is seen by whoever takes `what` over. */
+inline void hand_over([[maybe_unused]] void *what) noexcept {
+#ifdef DATAPIPES_TSAN
+    __tsan_release(what);
+#endif
+}
+
+inline void take_over([[maybe_unused]] void *what) noexcept {
+#ifdef DATAPIPES_TSAN
+    __tsan_acquire(what);
+#endif
+}
+
+/* An error of the C interface with these parts. */
+inline dp_error made(
+    dp_error_kind kind, const char *what, int errno_number, std::optional<std::uint64_t> offset = {},
+    std::uint64_t bytes_done = 0) noexcept {
+    dp_error_facts facts{};
+    facts.size = sizeof facts;
+    facts.errno_number = errno_number;
+    facts.has_offset = offset.has_value();
+    facts.offset = offset.value_or(0);
+    facts.bytes_done = bytes_done;
+    return dp_error_new_with(kind, what, &facts);
+}
+
+/* Calls a function of the program's from the library: what it throws becomes an error, and an
+ * error of the library stays what it is. */
 template <class Work>
 dp_error guarded(Work &&work) noexcept {
     try {
         work();
         return dp_error{0};
     } catch (const error &e) {
-        return dp_error_new(e.kind(), e.what());
+        return made(e.kind(), e.what(), e.errno_number(), e.offset(), e.bytes_done());
+    } catch (const std::bad_alloc &e) {
+        return dp_error_new(DP_OUT_OF_MEMORY, e.what());
+    } catch (const std::system_error &e) {
+        const auto &of = e.code().category();
+        bool is_errno = of == std::system_category() || of == std::generic_category();
+        return made(DP_SYSTEM, e.what(), is_errno ? e.code().value() : 0);
     } catch (const std::exception &e) {
         return dp_error_new(DP_PANICKED, e.what());
     } catch (...) {
@@ -133,6 +186,11 @@ std::string text_of(Copy &&copy) {
     }
 }
 
+/* Takes a whole text of the library into the string at `user`. */
+inline dp_error take_text(void *user, const char *text, std::size_t len) noexcept {
+    return guarded([&] { static_cast<std::string *>(user)->assign(text, len); });
+}
+
 }  // namespace detail
 
 /* What a transfer moves, in bytes. */
@@ -149,15 +207,17 @@ class read_lease : public detail::owned<dp_lease, dp_lease_close> {
         check(dp_lease_read(place, &handle_, &address, &len));
         bytes_ = {static_cast<const std::byte *>(address), len};
     }
-    std::span<const std::byte> bytes() const noexcept { return bytes_; }
+    /* None once the lease was moved away. */
+    std::span<const std::byte> bytes() const noexcept { return *this ? bytes_ : std::span<const std::byte>(); }
     /* The bytes as numbers; throws if address or length do not fit. */
     template <class T>
     std::span<const T> as() const {
         static_assert(std::is_arithmetic_v<T>);
-        if (reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) != 0 || bytes_.size() % sizeof(T) != 0) {
+        auto held = bytes();
+        if (reinterpret_cast<std::uintptr_t>(held.data()) % alignof(T) != 0 || held.size() % sizeof(T) != 0) {
             throw error(dp_error_new(DP_MISALIGNED, "view: the bytes are not a whole number of aligned elements"));
         }
-        return {reinterpret_cast<const T *>(bytes_.data()), bytes_.size() / sizeof(T)};
+        return {reinterpret_cast<const T *>(held.data()), held.size() / sizeof(T)};
     }
 
   private:
@@ -173,15 +233,17 @@ class write_lease : public detail::owned<dp_lease, dp_lease_close> {
         check(dp_lease_write(place, &handle_, &address, &len));
         bytes_ = {static_cast<std::byte *>(address), len};
     }
-    std::span<std::byte> bytes() const noexcept { return bytes_; }
+    /* None once the lease was moved away. */
+    std::span<std::byte> bytes() const noexcept { return *this ? bytes_ : std::span<std::byte>(); }
     /* The bytes as numbers; throws if address or length do not fit. */
     template <class T>
     std::span<T> as() const {
         static_assert(std::is_arithmetic_v<T>);
-        if (reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) != 0 || bytes_.size() % sizeof(T) != 0) {
+        auto held = bytes();
+        if (reinterpret_cast<std::uintptr_t>(held.data()) % alignof(T) != 0 || held.size() % sizeof(T) != 0) {
             throw error(dp_error_new(DP_MISALIGNED, "view: the bytes are not a whole number of aligned elements"));
         }
-        return {reinterpret_cast<T *>(bytes_.data()), bytes_.size() / sizeof(T)};
+        return {reinterpret_cast<T *>(held.data()), held.size() / sizeof(T)};
     }
 
   private:
@@ -212,29 +274,18 @@ class memory : public place {
 
     read_lease lease() const { return read_lease(handle_); }
     write_lease lease_mut() const { return write_lease(handle_); }
+    /* Copies bytes at `at`, also where leases are refused because others may change them. */
+    void read(std::uint64_t at, std::span<std::byte> into) const {
+        check(dp_place_read(handle_, at, into.data(), into.size()));
+    }
+    void write(std::uint64_t at, std::span<const std::byte> from) const {
+        check(dp_place_write(handle_, at, from.data(), from.size()));
+    }
     /* The same bytes: `len` of them at `at`. */
     memory range(std::uint64_t at, std::uint64_t len) const {
         dp_place part;
         check(dp_place_range(handle_, at, len, &part));
         return memory(part);
-    }
-};
-
-/* Main memory. */
-class dram : public memory {
-  public:
-    /* Zeroed, prefaulted, on huge pages where the kernel has them. */
-    explicit dram(std::uint64_t len) { check(dp_dram_allocate(len, nullptr, &handle_)); }
-
-    /* Memory of the program; `keeper` is destroyed when the library has no more use for it. */
-    template <class Keeper>
-    static memory over(std::span<std::byte> bytes, Keeper keeper) {
-        auto kept = std::make_unique<Keeper>(std::move(keeper));
-        dp_place made;
-        // The function is called once, also if this fails.
-        check(dp_dram_foreign(
-            bytes.data(), bytes.size(), [](void *user) { delete static_cast<Keeper *>(user); }, kept.release(), &made));
-        return memory(made);
     }
 };
 
@@ -253,16 +304,81 @@ class ssd : public place {
     void sync() { check(dp_ssd_sync(handle_)); }
 };
 
-/* A file of persistent memory. */
+/* Main memory. */
+class dram : public memory {
+  public:
+    /* Zeroed, prefaulted, on huge pages where the kernel has them. */
+    explicit dram(std::uint64_t len) { check(dp_dram_allocate(len, nullptr, &handle_)); }
+
+    /* For `len` bytes at `offset` of a file, at an address with which they do not bounce. */
+    static memory allocate_for(const ssd &file, std::uint64_t offset, std::uint64_t len) {
+        dp_place made;
+        check(dp_dram_allocate_for(file.handle(), offset, len, nullptr, &made));
+        return memory(made);
+    }
+
+    /* Memory of the program; `keeper` is destroyed when the library has no more use for it. */
+    template <class Keeper>
+    static memory over(std::span<std::byte> bytes, Keeper keeper) {
+        auto kept = std::make_unique<Keeper>(std::move(keeper));
+        dp_place made;
+        // The function is called once, also if this fails.
+        check(dp_dram_foreign(
+            bytes.data(), bytes.size(), [](void *user) { delete static_cast<Keeper *>(user); }, kept.release(), &made));
+        return memory(made);
+    }
+};
+
+/* A file of persistent memory. With `emulated` an ordinary file will do, whose bytes survive a power
+ * failure once `sync` has returned. With a length a missing file is made. */
 class pmem : public memory {
   public:
-    explicit pmem(const std::filesystem::path &path) { check(dp_pmem_open(path.c_str(), &handle_)); }
+    explicit pmem(const std::filesystem::path &path, std::uint64_t len = 0, bool emulated = false) {
+        check(dp_pmem_open(path.c_str(), len, emulated, &handle_));
+    }
+    void sync() { check(dp_pmem_sync(handle_)); }
+};
+
+/* Several places that are used as one. */
+class staging : public place {
+  public:
+    using place::place;
+    /* Takes `len` bytes of it; returns their offset. */
+    std::uint64_t extent(std::uint64_t len) const {
+        std::uint64_t offset = 0;
+        check(dp_staging_extent(handle_, len, &offset));
+        return offset;
+    }
+    /* Gives an extent back. */
+    void free(std::uint64_t offset, std::uint64_t len) const { check(dp_staging_free(handle_, offset, len)); }
 };
 
 /* Memory on a NUMA node. */
 class numa_memory : public memory {
   public:
     numa_memory(std::uint32_t node, std::uint64_t len) { check(dp_numa_allocate(node, len, &handle_)); }
+};
+
+/* Memory that can be passed to the service. Others may change its bytes, so leases are refused: use
+ * `read` and `write`. */
+class shared_memory : public memory {
+  public:
+    explicit shared_memory(std::uint64_t len) { check(dp_shared_memory_create(len, &handle_)); }
+    /* A sealed memfd of the program's, whose descriptor is duplicated. */
+    static shared_memory from_descriptor(int descriptor) {
+        shared_memory made;
+        check(dp_shared_memory_from_descriptor(descriptor, &made.handle_));
+        return made;
+    }
+    /* The descriptor, which stays this object's. */
+    int descriptor() const {
+        std::int32_t number = -1;
+        check(dp_shared_memory_descriptor(handle_, &number));
+        return number;
+    }
+
+  private:
+    shared_memory() = default;
 };
 
 using constraints = dp_constraints;
@@ -299,10 +415,10 @@ class pipe : public detail::owned<dp_pipe, dp_pipe_close> {
         check(dp_pipe_start(handle_, what, &started));
         return datapipes::transfer(started);
     }
-    /* Moves many spans, several at once; returns the bytes. */
+    /* Moves many spans, several at once; returns the bytes. The text of an error names the span. */
     std::uint64_t transfer_all(std::span<const span> spans) const {
         std::uint64_t bytes = 0;
-        check(dp_pipe_transfer_all(handle_, spans.data(), spans.size(), nullptr, &bytes));
+        check(dp_pipe_transfer_all(handle_, spans.data(), spans.size(), &bytes));
         return bytes;
     }
     std::string route(dp_format format = DP_TEXT) const {
@@ -340,8 +456,12 @@ class future : public detail::owned<dp_future, dp_future_close> {
     template <class Told>
     void then(Told told) {
         auto kept = std::make_unique<Told>(std::move(told));
-        dp_future_on_done(release(), call<Told>, kept.release());
+        auto what = release();
+        detail::hand_over(kept.get());
+        dp_future_on_done(what, call<Told>, kept.release());
     }
+    /* Not for a thread of the runtime: in a function that `then` calls, or in a coroutine after
+     * `co_await`, its `get` would wait for the thread that it runs on. `wait` may be called there. */
     std::future<void> as_std_future() {
         std::promise<void> promise;
         auto made = promise.get_future();
@@ -378,6 +498,7 @@ class future : public detail::owned<dp_future, dp_future_close> {
   private:
     template <class Told>
     static void call(void *user, dp_error result) {
+        detail::take_over(user);
         std::unique_ptr<Told> told(static_cast<Told *>(user));
         auto failed = result.id == 0 ? std::exception_ptr() : std::make_exception_ptr(error(result));
         dp_error_close(detail::guarded([&] { (*told)(failed); }));
@@ -433,6 +554,12 @@ class pipe_fd : public detail::owned<dp_pipe_fd, dp_pipe_fd_close> {
         check(dp_pipe_fd_descriptor(handle_, &number));
         return number;
     }
+    /* The route of a service's pipe has a text only. */
+    std::string route(dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_pipe_fd_route(handle_, format, at, room, len);
+        });
+    }
     std::uint64_t submit(span what) const {
         std::uint64_t token = 0;
         check(dp_pipe_fd_submit(handle_, what, &token));
@@ -476,13 +603,13 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
     /* Calls `work(core)` on every core at once, each call on a thread bound to its core. */
     template <class Work>
     void each_core(Work &&work) const {
-        using Held = std::remove_reference_t<Work>;
+        auto *held = std::addressof(work);  // Of a function, too, whose address is no void *.
         check(dp_machine_each_core(
             handle_,
             [](std::uint32_t core, void *user) {
-                return detail::guarded([&] { (*static_cast<Held *>(user))(core); });
+                return detail::guarded([&] { (**static_cast<decltype(held) *>(user))(core); });
             },
-            const_cast<void *>(static_cast<const void *>(std::addressof(work)))));
+            &held));
     }
     /* A core's private cache, over memory that backs it. */
     memory core_cache(std::uint32_t core, const memory &backing, std::uint32_t level = 0) const {
@@ -491,10 +618,10 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         return memory(made);
     }
     /* Several places used as one, such as "dram:1G,/fast,/large:100G". */
-    place staging(const std::string &places, bool by_cost = false) const {
+    datapipes::staging staging(const std::string &places, bool by_cost = false) const {
         dp_place made;
         check(dp_staging_open(handle_, places.c_str(), by_cost, &made));
-        return place(made);
+        return datapipes::staging(made);
     }
     pipe connect(const place &source, const place &target) const { return connect(source, target, nullptr); }
     pipe connect(const place &source, const place &target, const constraints &demands) const {
@@ -505,9 +632,10 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         check(dp_connect_fd(handle_, source.handle(), target.handle(), &made));
         return pipe_fd(made);
     }
-    std::string explain(const place &source, const place &target, dp_format format = DP_TEXT) const {
+    std::string explain(
+        const place &source, const place &target, dp_format format = DP_TEXT, const constraints *demands = nullptr) const {
         return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
-            return dp_explain(handle_, source.handle(), target.handle(), nullptr, format, at, room, len);
+            return dp_explain(handle_, source.handle(), target.handle(), demands, format, at, room, len);
         });
     }
     std::string describe(dp_format format = DP_TEXT) const {
@@ -522,12 +650,11 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         for (const auto &input : inputs) {
             names.push_back(input.c_str());
         }
+        std::string report;
         options.size = sizeof options;
-        std::string report(std::size_t{64} << 10, '\0');
-        std::size_t len = 0;
-        check(dp_sort(
-            handle_, names.data(), names.size(), output.c_str(), &options, report.data(), report.size(), &len));
-        report.resize(std::min(len, report.size() - 1));
+        options.report = detail::take_text;
+        options.report_user = &report;
+        check(dp_sort(handle_, names.data(), names.size(), output.c_str(), &options, nullptr, 0, nullptr));
         return report;
     }
 
@@ -603,6 +730,11 @@ class graph : public detail::owned<dp_graph, dp_graph_close> {
 class runtime : public detail::owned<dp_runtime, dp_runtime_close> {
   public:
     explicit runtime(const machine &on) { check(dp_runtime_start(on.handle(), nullptr, &handle_)); }
+    /* `options.size` is set here. */
+    runtime(const machine &on, dp_runtime_options options) {
+        options.size = sizeof options;
+        check(dp_runtime_start(on.handle(), &options, &handle_));
+    }
 
     runtime_pipe connect(const place &source, const place &target, dp_class priority = DP_NORMAL) const {
         service level{};
@@ -623,23 +755,44 @@ class runtime : public detail::owned<dp_runtime, dp_runtime_close> {
         return pipe_fd(made);
     }
     /* Runs items through a graph; returns the report. */
-    std::string run(const graph &what, std::uint64_t items) const {
-        std::string report(std::size_t{16} << 10, '\0');
-        std::size_t len = 0;
-        check(dp_graph_run(handle_, what.handle(), items, DP_TEXT, report.data(), report.size(), &len));
-        report.resize(std::min(len, report.size() - 1));
+    std::string run(const graph &what, std::uint64_t items, dp_format format = DP_TEXT) const {
+        std::string report;
+        check(dp_graph_run_told(handle_, what.handle(), items, format, detail::take_text, &report));
         return report;
     }
     void drain() const { check(dp_runtime_drain(handle_)); }
 };
 
+/* A connection to the service `dpiped`. */
+class client : public detail::owned<dp_client, dp_client_close> {
+  public:
+    /* To the service that runs at one of the default paths. */
+    client() { check(dp_client_connect(nullptr, &handle_)); }
+    explicit client(const std::filesystem::path &socket) { check(dp_client_connect(socket.c_str(), &handle_)); }
+
+    /* Files and shared memory are passed; `name` comes back with the completions. */
+    pipe_fd connect_fd(
+        const place &source, const place &target, std::uint64_t name = 0, const constraints *demands = nullptr,
+        const service *level = nullptr, std::uint32_t depth = 0) const {
+        dp_pipe_fd made;
+        check(dp_client_connect_fd(handle_, source.handle(), target.handle(), demands, level, name, depth, &made));
+        return pipe_fd(made);
+    }
+    /* What the service is doing, as JSON. */
+    std::string status() const {
+        return detail::text_of(
+            [&](char *at, std::size_t room, std::size_t *len) { return dp_client_status(handle_, at, room, len); });
+    }
+};
+
 /* A cache of bytes in front of a file (Pipette, DAC'22). */
 class cache : public detail::owned<dp_cache, dp_cache_close> {
   public:
-    cache(const machine &on, const ssd &file, std::uint64_t budget = 0) {
-        dp_cache_options options{};
+    cache(const machine &on, const ssd &file, std::uint64_t budget = 0)
+        : cache(on, file, dp_cache_options{.size = 0, .depth = 0, .budget = budget, .large = 0, .policy = nullptr}) {}
+    /* `options.size` is set here. */
+    cache(const machine &on, const ssd &file, dp_cache_options options) {
         options.size = sizeof options;
-        options.budget = budget;
         check(dp_cache_open(on.handle(), file.handle(), &options, &handle_));
     }
     void read(std::uint64_t offset, std::span<std::byte> into) const {
@@ -667,6 +820,11 @@ class log : public detail::owned<dp_log, dp_log_close> {
   public:
     log(const machine &on, const std::filesystem::path &folder) {
         check(dp_log_open(on.handle(), folder.c_str(), nullptr, &handle_));
+    }
+    /* `options.size` is set here. */
+    log(const machine &on, const std::filesystem::path &folder, dp_log_options options) {
+        options.size = sizeof options;
+        check(dp_log_open(on.handle(), folder.c_str(), &options, &handle_));
     }
     /* Returns the record's number. It is durable after `sync`. */
     std::uint64_t append(std::span<const std::byte> record) const {
@@ -712,6 +870,56 @@ class log_reader : public detail::owned<dp_log_reader, dp_log_reader_close> {
     }
 };
 
+/* A region of a checkpoint: a name and the memory that it is saved from or restored into, which lives
+ * as long as the region. */
+struct region {
+    std::string name;
+    const memory &bytes;
+};
+
+/* The checkpoints in a folder: state that is saved and restored as a whole. The machine lives as long
+ * as this. */
+class checkpoints {
+  public:
+    checkpoints(const machine &on, std::filesystem::path folder) : on_(on), folder_(std::move(folder)) {}
+
+    /* Saves a new one and returns its number. `keep` is how many are kept, 0 for all. */
+    std::uint64_t save(std::span<const region> regions, std::size_t keep = 0) const {
+        auto named = of_c(regions);
+        std::uint64_t number = 0;
+        check(dp_checkpoint_save(on_.handle(), folder_.c_str(), named.data(), named.size(), keep, &number));
+        return number;
+    }
+    /* Restores one, 0 for the newest, and returns its number. After an error the contents of the
+     * regions are undefined. */
+    std::uint64_t restore(std::span<const region> regions, std::uint64_t number = 0) const {
+        auto named = of_c(regions);
+        std::uint64_t restored = 0;
+        check(dp_checkpoint_restore(
+            on_.handle(), folder_.c_str(), number, named.data(), named.size(), &restored));
+        return restored;
+    }
+    /* The length of a region of one, 0 for the newest, in bytes. */
+    std::uint64_t region_length(const std::string &name, std::uint64_t number = 0) const {
+        std::uint64_t len = 0;
+        check(dp_checkpoint_region_length(on_.handle(), folder_.c_str(), number, name.c_str(), &len));
+        return len;
+    }
+
+  private:
+    static std::vector<dp_region> of_c(std::span<const region> regions) {
+        std::vector<dp_region> named;
+        for (const auto &one : regions) {
+            named.push_back(dp_region{one.name.c_str(), one.bytes.handle()});
+        }
+        return named;
+    }
+
+    const machine &on_;
+    std::filesystem::path folder_;
+};
+
 }  // namespace datapipes
 
+#endif
 #endif

@@ -1,10 +1,12 @@
 //! What C passes: pointers that may be null, texts, arrays, structs that say their size.
 
 use std::ffi::{CStr, OsStr, c_char};
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use datapipes::{Error, ErrorKind, Result};
+use serde::Serialize;
 
 fn null(what: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, "call", format!("{what}: a null pointer"))
@@ -16,18 +18,31 @@ fn null(what: &str) -> Error {
 /// `at` is null or valid for a write.
 #[inline]
 pub(crate) unsafe fn give<T>(at: *mut T, what: &str, value: T) -> Result<()> {
-    if at.is_null() {
-        return Err(null(what));
-    }
+    check(at, what)?;
     // SAFETY: the caller of this function says so.
     unsafe { at.write(value) };
     Ok(())
 }
 
-/// Refuses a null pointer before anything is done.
+/// Refuses a null pointer, and one that no object can have, before anything is done.
 #[inline]
 pub(crate) fn check<T>(at: *const T, what: &str) -> Result<()> {
-    if at.is_null() { Err(null(what)) } else { Ok(()) }
+    if at.is_null() {
+        return Err(null(what));
+    }
+    if at.is_aligned() { Ok(()) } else { Err(misaligned(what, align_of::<T>())) }
+}
+
+/// As [`check`], for a pointer that may be null.
+#[inline]
+pub(crate) fn check_optional<T>(at: *const T, what: &str) -> Result<()> {
+    if at.is_null() { Ok(()) } else { check(at, what) }
+}
+
+#[cold]
+fn misaligned(what: &str, align: usize) -> Error {
+    Error::new(ErrorKind::Misaligned, "call", format!("{what}: the address is no multiple of {align}"))
+        .with_advice("pass the address of an object of that type")
 }
 
 /// Bytes of a caller.
@@ -102,8 +117,43 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> 
 /// # Safety
 /// Every pattern of bits must be valid for the struct, and zeros must stand for what is not given.
 pub(crate) unsafe trait Options: Copy {
-    /// Its first field.
-    fn size(&self) -> u32;
+    /// Its fields.
+    const FIELDS: &'static [Field];
+}
+
+/// Where a field lies in its struct.
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+/// The length of what a function gives a reference to.
+pub(crate) const fn len_of_field<S, T>(_: fn(&S) -> &T) -> usize {
+    size_of::<T>()
+}
+
+/// The fields of a struct; the compiler refuses a list that lacks one.
+macro_rules! fields {
+    ($options:ident { $($field:ident),+ $(,)? }) => {{
+        const _: fn($options) = |$options { $($field: _),+ }| ();
+        &[$($crate::arguments::Field {
+            name: stringify!($field),
+            at: std::mem::offset_of!($options, $field),
+            len: $crate::arguments::len_of_field(|options: &$options| &options.$field),
+        }),+]
+    }};
+}
+pub(crate) use fields;
+
+/// Refuses options that set a field which has no use yet: a later version may give it one.
+pub(crate) fn unused(reserved: u32, what: &str) -> Result<()> {
+    if reserved == 0 { Ok(()) } else { Err(unknown(what)) }
+}
+
+fn unknown(what: &str) -> Error {
+    let why = format!("{what}: it has fields that this version of the library does not know");
+    Error::new(ErrorKind::Unsupported, "call", why).with_advice("leave them zero, or install the newer library")
 }
 
 /// Reads options: those of an older program are filled up with zeros; null gives all zeros; unknown
@@ -117,10 +167,16 @@ pub(crate) unsafe fn options<T: Options>(at: *const T, what: &str) -> Result<T> 
     if at.is_null() {
         return Ok(options);
     }
-    // SAFETY: the first field is there; a program in C aligns its struct.
+    check(at.cast::<u32>(), what)?;
+    // SAFETY: the first field is there, and its address was just checked.
     let size = unsafe { at.cast::<u32>().read() } as usize;
     if size < size_of::<u32>() || size > 4096 {
         let why = format!("{what}: its field `size` is {size}");
+        return Err(Error::new(ErrorKind::InvalidInput, "call", why).with_advice("set it to sizeof the struct"));
+    }
+    // Half of a field is none: half of a pointer would be followed.
+    if let Some(cut) = T::FIELDS.iter().find(|field| field.at < size && size < field.at + field.len) {
+        let why = format!("{what}: its field `size` is {size}, which ends within its field `{}`", cut.name);
         return Err(Error::new(ErrorKind::InvalidInput, "call", why).with_advice("set it to sizeof the struct"));
     }
     let known = size.min(size_of::<T>());
@@ -129,11 +185,8 @@ pub(crate) unsafe fn options<T: Options>(at: *const T, what: &str) -> Result<T> 
     // SAFETY: as above, for the bytes that only the program's struct has.
     let rest = unsafe { std::slice::from_raw_parts(at.cast::<u8>().add(known), size - known) };
     if rest.iter().any(|byte| *byte != 0) {
-        let why = format!("{what}: it has fields that this version of the library does not know");
-        return Err(Error::new(ErrorKind::Unsupported, "call", why)
-            .with_advice("leave them zero, or install the newer library"));
+        return Err(unknown(what));
     }
-    debug_assert!(options.size() as usize == size);
     Ok(options)
 }
 
@@ -179,14 +232,32 @@ pub(crate) unsafe fn copy_text(text: &str, into: *mut c_char, capacity: usize, l
     }
 }
 
-/// What is asked for: its text, or its JSON.
-pub(crate) fn shown(
-    value: &(impl std::fmt::Display + ?Sized),
-    json: serde_json::Result<String>,
+/// Copies what is asked for, its text or its JSON, as [`copy_text`] does.
+///
+/// # Safety
+/// As [`copy_text`].
+pub(crate) unsafe fn show(
+    value: &(impl Display + Serialize),
     format: u32,
-) -> Result<String> {
+    into: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> Result<()> {
+    let text = shown(value, format)?;
+    // SAFETY: the caller of this function says so.
+    unsafe { copy_text(&text, into, capacity, len) };
+    Ok(())
+}
+
+/// What is asked for: the text of a value, or its JSON.
+pub(crate) fn shown(value: &(impl Display + Serialize), format: u32) -> Result<String> {
     match format_of(format)? {
         dp_format::DP_TEXT => Ok(value.to_string()),
-        dp_format::DP_JSON => json.map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string())),
+        dp_format::DP_JSON => json(value),
     }
+}
+
+/// A value as JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string()))
 }

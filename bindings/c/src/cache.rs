@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use datapipes::cache::{CacheOptions, CachePolicy, FineGrained};
 use datapipes::{Error, ErrorKind};
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
@@ -42,9 +42,7 @@ pub struct dp_cache_options {
 
 // SAFETY: the fields are numbers and a pointer.
 unsafe impl Options for dp_cache_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_cache_options { size, depth, budget, large, policy });
 }
 
 /// Opens a cache in front of a file.
@@ -120,6 +118,7 @@ pub unsafe extern "C" fn dp_cache_gather(
     failed: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(failed, "failed")?;
         let bytes = count.checked_mul(len).ok_or_else(|| {
             Error::new(ErrorKind::InvalidInput, "read", format!("{count} pieces of {len} bytes fit no memory"))
         })?;
@@ -160,8 +159,7 @@ pub unsafe extern "C" fn dp_cache_metrics(
 ) -> dp_error {
     enter(|| {
         let metrics = CACHES.get(cache.id)?.metrics();
-        let shown =
-            serde_json::to_string(&metrics).map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string()))?;
+        let shown = arguments::json(&metrics)?;
         // SAFETY: the header says what the pointers are.
         unsafe { arguments::copy_text(&shown, text, capacity, len) };
         Ok(())

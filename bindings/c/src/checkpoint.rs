@@ -49,6 +49,7 @@ pub unsafe extern "C" fn dp_checkpoint_save(
     number: *mut u64,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(number, "number")?;
         // SAFETY: the header says what the pointers are.
         let (folder, regions) = unsafe { (arguments::path(folder, "folder")?, regions_of(regions, count)?) };
         let store = Checkpoints::at(&*MACHINES.get(machine.id)?, folder);
@@ -78,6 +79,7 @@ pub unsafe extern "C" fn dp_checkpoint_restore(
     restored: *mut u64,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(restored, "restored")?;
         // SAFETY: the header says what the pointers are.
         let (folder, regions) = unsafe { (arguments::path(folder, "folder")?, regions_of(regions, count)?) };
         let store = Checkpoints::at(&*MACHINES.get(machine.id)?, folder);

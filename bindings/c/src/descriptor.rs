@@ -1,11 +1,13 @@
 //! Pipes in the flavor of a file descriptor (CIDR'23, figure 6c).
 
+use std::ffi::c_char;
 use std::os::fd::{AsFd, AsRawFd};
 
 use datapipes::descriptor::Completion;
-use datapipes::{ConnectFdOptions, PipeFd};
+use datapipes::service::ClientPipe;
+use datapipes::{ConnectFdOptions, Error, ErrorKind, PipeFd, Result, Span};
 
-use crate::arguments;
+use crate::arguments::{self, dp_format};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
@@ -38,11 +40,13 @@ pub struct dp_completion {
 }
 
 /// A request as `write(2)` on the descriptor takes it, one a packet. Its answer is a
-/// `dp_completion_message`.
+/// `dp_completion_message`. The answer to a packet of another length is DP_INVALID_INPUT with the
+/// token `UINT64_MAX`, except that one byte has no answer: the library wakes itself with it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dp_request_message {
-    /// Comes back with the completion.
+    /// Comes back with the completion. `dp_pipe_fd_submit` counts its tokens from 0: a program that
+    /// also writes requests itself gives those others, such as numbers from 2^63 on.
     pub token: u64,
     /// Offset in the source, in bytes.
     pub source: u64,
@@ -72,7 +76,43 @@ pub struct dp_completion_message {
 const _: () = assert!(size_of::<dp_request_message>() == datapipes::descriptor::wire::REQUEST_BYTES);
 const _: () = assert!(size_of::<dp_completion_message>() == datapipes::descriptor::wire::COMPLETION_BYTES);
 
-static PIPE_FDS: Table<PipeFd> = Table::new("descriptor pipe");
+/// Who carries out the transfers.
+pub(crate) enum PipeDescriptor {
+    OfRuntime(PipeFd),
+    OfService(ClientPipe),
+}
+
+impl PipeDescriptor {
+    fn submit(&self, span: Span) -> Result<u64> {
+        match self {
+            PipeDescriptor::OfRuntime(pipe) => pipe.submit(span),
+            PipeDescriptor::OfService(pipe) => pipe.submit(span),
+        }
+    }
+
+    fn complete(&self) -> Result<Option<Completion>> {
+        match self {
+            PipeDescriptor::OfRuntime(pipe) => pipe.complete(),
+            PipeDescriptor::OfService(pipe) => pipe.complete(),
+        }
+    }
+
+    fn complete_wait(&self) -> Result<Completion> {
+        match self {
+            PipeDescriptor::OfRuntime(pipe) => pipe.complete_wait(),
+            PipeDescriptor::OfService(pipe) => pipe.complete_wait(),
+        }
+    }
+
+    fn number(&self) -> i32 {
+        match self {
+            PipeDescriptor::OfRuntime(pipe) => pipe.as_fd().as_raw_fd(),
+            PipeDescriptor::OfService(pipe) => pipe.as_fd().as_raw_fd(),
+        }
+    }
+}
+
+pub(crate) static PIPE_FDS: Table<PipeDescriptor> = Table::new("descriptor pipe");
 
 /// Connects two places by a pipe that is a descriptor, with a runtime of its own.
 ///
@@ -87,7 +127,7 @@ pub unsafe extern "C" fn dp_connect_fd(
     enter(|| {
         arguments::check(pipe, "pipe")?;
         let (source, target) = (PLACES.get(source.id)?, PLACES.get(target.id)?);
-        let id = PIPE_FDS.put(MACHINES.get(machine.id)?.connect_fd(&*source, &*target)?)?;
+        let id = PIPE_FDS.put(PipeDescriptor::OfRuntime(MACHINES.get(machine.id)?.connect_fd(&*source, &*target)?))?;
         // SAFETY: the header says what the pointer is.
         unsafe { arguments::give(pipe, "pipe", dp_pipe_fd { id }) }
     })
@@ -115,7 +155,8 @@ pub unsafe extern "C" fn dp_runtime_connect_fd(
         let connect = unsafe { connect_options(constraints, service)? };
         let depth = (depth != 0).then_some(depth as usize);
         let options = ConnectFdOptions::default().connect(connect).place(place).depth(depth);
-        let id = PIPE_FDS.put(RUNTIMES.get(runtime.id)?.connect_fd_with(&*source, &*target, &options)?)?;
+        let made = RUNTIMES.get(runtime.id)?.connect_fd_with(&*source, &*target, &options)?;
+        let id = PIPE_FDS.put(PipeDescriptor::OfRuntime(made))?;
         // SAFETY: as above.
         unsafe { arguments::give(pipe, "pipe", dp_pipe_fd { id }) }
     })
@@ -126,7 +167,7 @@ pub unsafe extern "C" fn dp_runtime_connect_fd(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_pipe_fd_descriptor(pipe: dp_pipe_fd, descriptor: *mut i32) -> dp_error {
     enter(|| {
-        let number = PIPE_FDS.get(pipe.id)?.as_fd().as_raw_fd();
+        let number = PIPE_FDS.get(pipe.id)?.number();
         // SAFETY: the header says what the pointer is.
         unsafe { arguments::give(descriptor, "descriptor", number) }
     })
@@ -136,10 +177,12 @@ pub unsafe extern "C" fn dp_pipe_fd_descriptor(pipe: dp_pipe_fd, descriptor: *mu
 /// completion.
 ///
 /// Errors: DP_BUSY while the descriptor is not writable. What starting the transfer meets comes as
-/// its completion.
+/// its completion. A service's pipe also refuses spans beyond its memory (DP_OUT_OF_RANGE) and bytes
+/// that are leased in this process (DP_BUSY) at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_pipe_fd_submit(pipe: dp_pipe_fd, span: dp_span, token: *mut u64) -> dp_error {
     enter(|| {
+        arguments::check_optional(token, "token")?;
         let number = PIPE_FDS.get(pipe.id)?.submit(span.into())?;
         if !token.is_null() {
             // SAFETY: the header says what the pointer is.
@@ -159,7 +202,7 @@ fn for_c(done: Completion) -> dp_completion {
 
 /// Takes a transfer that is done, if there is one; it does not block. `*is_there` becomes 0 or 1.
 ///
-/// Errors: DP_UNAVAILABLE where the runtime is gone.
+/// Errors: DP_UNAVAILABLE where the runtime or the service is gone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_pipe_fd_complete(
     pipe: dp_pipe_fd,
@@ -183,7 +226,7 @@ pub unsafe extern "C" fn dp_pipe_fd_complete(
 
 /// Sleeps until a transfer is done, and takes it.
 ///
-/// Errors: DP_UNAVAILABLE where the runtime is gone.
+/// Errors: DP_UNAVAILABLE where the runtime or the service is gone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_pipe_fd_complete_wait(pipe: dp_pipe_fd, completion: *mut dp_completion) -> dp_error {
     enter(|| {
@@ -194,7 +237,36 @@ pub unsafe extern "C" fn dp_pipe_fd_complete_wait(pipe: dp_pipe_fd, completion: 
     })
 }
 
-/// Ends a pipe and closes its descriptor.
+/// Copies the route of a pipe, with reasons, as `snprintf` does; `*len` becomes its whole length.
+/// `format` is a `dp_format`. The route of a service's pipe is text only, as the service describes
+/// it.
+///
+/// Errors: DP_UNSUPPORTED for the JSON of a service's pipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_fd_route(
+    pipe: dp_pipe_fd,
+    format: u32,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        let pipe = PIPE_FDS.get(pipe.id)?;
+        let shown = match (&*pipe, arguments::format_of(format)?) {
+            (PipeDescriptor::OfRuntime(pipe), dp_format::DP_TEXT) => pipe.route().to_string(),
+            (PipeDescriptor::OfRuntime(pipe), dp_format::DP_JSON) => arguments::json(pipe.route())?,
+            (PipeDescriptor::OfService(pipe), dp_format::DP_TEXT) => pipe.route().to_owned(),
+            (PipeDescriptor::OfService(_), dp_format::DP_JSON) => {
+                return Err(Error::new(ErrorKind::Unsupported, "show the route", "the service gives its text only"));
+            }
+        };
+        // SAFETY: the header says what the pointers are.
+        unsafe { arguments::copy_text(&shown, text, capacity, len) };
+        Ok(())
+    })
+}
+
+/// Ends a pipe and closes its descriptor. It waits for the transfers of a service's pipe.
 ///
 /// Errors: DP_INVALID_INPUT for a pipe that was closed.
 #[unsafe(no_mangle)]

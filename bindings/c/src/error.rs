@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char};
 use datapipes::descriptor::wire::{code_of, kind_of};
 use datapipes::{Error, ErrorKind};
 
-use crate::arguments;
+use crate::arguments::{self, Field, Options, fields};
 use crate::handles::Table;
 
 /// What can be done about an error. The numbers are stable; new ones are added at the end. A
@@ -52,7 +52,8 @@ pub enum dp_error_kind {
 }
 
 /// An error; `id` is 0 for success. An error that is not 0 belongs to the caller, who closes it
-/// with `dp_error_close`. Any thread may use it.
+/// with `dp_error_close`. Any thread may use it. One that is not closed keeps about 450 bytes for as
+/// long as the process lives; a process whose memory is used up by them ends.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct dp_error {
@@ -147,12 +148,68 @@ pub extern "C" fn dp_error_message(error: dp_error) -> *const c_char {
     }
 }
 
-/// Makes an error, for a callback to return. `message` is UTF-8; `kind` is a `dp_error_kind`.
+/// What an error has beside its kind and text. Set `size` to `sizeof(dp_error_facts)` and what is
+/// not known to zero.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dp_error_facts {
+    /// `sizeof(dp_error_facts)`.
+    pub size: u32,
+    /// The operating system's number; 0 if there is none.
+    pub errno_number: i32,
+    /// Not 0: `offset` is known.
+    pub has_offset: u32,
+    /// Not used; 0.
+    pub reserved: u32,
+    /// The offset in bytes at which it happened.
+    pub offset: u64,
+    /// Bytes that were moved before it.
+    pub bytes_done: u64,
+}
+
+// SAFETY: the fields are numbers.
+unsafe impl Options for dp_error_facts {
+    const FIELDS: &'static [Field] =
+        fields!(dp_error_facts { size, errno_number, has_offset, reserved, offset, bytes_done });
+}
+
+/// Makes an error, for a callback to return. `kind` is a `dp_error_kind`; one that is not is
+/// DP_SYSTEM. In `message`, what is not UTF-8 is replaced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_error_new(kind: u32, message: *const c_char) -> dp_error {
     // SAFETY: the header says what a text is.
-    let text = unsafe { arguments::text(message, "message") }.unwrap_or("an error of a callback");
-    dp_error::of(Error::relayed(kind_of(kind), text.to_owned()))
+    dp_error::of(unsafe { made(kind, message) })
+}
+
+/// As `dp_error_new`, with what else the error has: for passing on an error with all of its parts.
+/// Facts that make no sense are ignored; NULL for none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_error_new_with(
+    kind: u32,
+    message: *const c_char,
+    facts: *const dp_error_facts,
+) -> dp_error {
+    // SAFETY: the header says what the pointers are.
+    let (mut error, facts) = unsafe { (made(kind, message), arguments::options(facts, "facts")) };
+    if let Ok(facts) = facts {
+        error = error.with_bytes_done(facts.bytes_done);
+        if facts.errno_number != 0 {
+            error = error.with_errno(facts.errno_number);
+        }
+        if facts.has_offset != 0 {
+            error = error.with_offset(facts.offset);
+        }
+    }
+    dp_error::of(error)
+}
+
+/// # Safety
+/// `message` is null or a text that ends with NUL.
+unsafe fn made(kind: u32, message: *const c_char) -> Error {
+    // SAFETY: the caller of this function says so.
+    let text = unsafe { arguments::bytes(message, "message") };
+    let text = text.map_or("an error of a callback".into(), String::from_utf8_lossy);
+    Error::relayed(kind_of(kind), text.into_owned())
 }
 
 /// Ends an error. Success (0) is no error and is ignored, and so is an error that was closed.

@@ -1,7 +1,7 @@
 //! Graphs: movement and computation that depend on each other (CIDR'23, section 6 and figure 7).
 
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use datapipes::graph::{BufferSet, Graph, Item, StageId};
 use datapipes::{Error, ErrorKind, Result, Span};
@@ -12,6 +12,8 @@ use crate::error::dp_error;
 use crate::handles::Table;
 use crate::machine::Shared;
 use crate::pipe::dp_span;
+use crate::process_lock::ProcessLock;
+use crate::report::{dp_text_told, tell};
 use crate::runtime::{RUNTIME_PIPES, RUNTIMES, dp_runtime, dp_runtime_pipe};
 
 /// A graph of stages. It belongs to the caller, who closes it with `dp_graph_close`. One thread at a
@@ -49,14 +51,14 @@ fn sets_of(sets: &Sets) -> Vec<BufferSet> {
     sets.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-static GRAPHS: Table<Mutex<Declared>> = Table::new("graph");
+static GRAPHS: Table<ProcessLock<Declared>> = Table::new("graph");
 
 /// Does something with a graph that nobody runs.
 fn with<R>(graph: dp_graph, work: impl FnOnce(&mut Declared) -> Result<R>) -> Result<R> {
     let graph = GRAPHS.get(graph.id)?;
     let mut declared = graph
-        .try_lock()
-        .map_err(|_| Error::new(ErrorKind::Busy, "declare", "the graph runs, or another thread declares it"))?;
+        .try_lock("use a graph")?
+        .ok_or_else(|| Error::new(ErrorKind::Busy, "declare", "the graph runs, or another thread declares it"))?;
     work(&mut declared)
 }
 
@@ -68,7 +70,7 @@ pub unsafe extern "C" fn dp_graph_new(name: *const c_char, graph: *mut dp_graph)
         // SAFETY: the header says what the pointers are.
         let name = unsafe { arguments::text(name, "name")? };
         let declared = Declared { graph: Graph::new(name), stages: Vec::new(), sets: Sets::default() };
-        let id = GRAPHS.put(Mutex::new(declared))?;
+        let id = GRAPHS.put(ProcessLock::new(declared))?;
         // SAFETY: as above.
         unsafe { arguments::give(graph, "graph", dp_graph { id }) }
     })
@@ -246,10 +248,28 @@ pub unsafe extern "C" fn dp_graph_run(
         arguments::format_of(format)?;
         let runtime = RUNTIMES.get(runtime.id)?;
         let report = with(graph, |declared| runtime.run(&declared.graph, items))?;
-        let shown = arguments::shown(&report, serde_json::to_string(&report), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(&report, format, text, capacity, len) }
+    })
+}
+
+/// As `dp_graph_run`; `told(user, text, len)` is given the whole report, however long it is.
+///
+/// Errors: as `dp_graph_run`; what `told` returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_graph_run_told(
+    runtime: dp_runtime,
+    graph: dp_graph,
+    items: u64,
+    format: u32,
+    told: dp_text_told,
+    user: *mut c_void,
+) -> dp_error {
+    enter(|| {
+        arguments::format_of(format)?;
+        let runtime = RUNTIMES.get(runtime.id)?;
+        let report = with(graph, |declared| runtime.run(&declared.graph, items))?;
+        tell(told, user, arguments::shown(&report, format)?)
     })
 }
 

@@ -17,7 +17,7 @@
 //! the state from "closing, no users" to "vacant", which happens once a generation.
 
 use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -109,34 +109,51 @@ impl<T> Table<T> {
                 Err(seen) => head = seen,
             }
         }
-        let end = (1u64 << (CHUNKS as u32 + FIRST)) - (1 << FIRST);
-        let grow = |used: u32| (u64::from(used) < end).then_some(used + 1);
-        let index = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).ok()?;
-        let (chunk, _) = Self::place(index);
-        if self.chunks[chunk].load(Ordering::Acquire).is_null() {
-            let slot = || Slot::<T> {
-                state: AtomicU64::new((1 << 32) | VACANT),
-                next: AtomicU32::new(0),
-                object: UnsafeCell::new(MaybeUninit::uninit()),
-            };
-            let slots = Box::into_raw((0..1usize << (chunk as u32 + FIRST)).map(|_| slot()).collect::<Box<[_]>>());
-            let first = slots.cast::<Slot<T>>();
-            let here = &self.chunks[chunk];
-            if here.compare_exchange(ptr::null_mut(), first, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: another thread published its chunk, so nobody has this one.
-                drop(unsafe { Box::from_raw(slots) });
+        let mut used = self.used.load(Ordering::Relaxed);
+        loop {
+            let chunk = self.chunks.get(Self::place(used).0)?;
+            // The chunk comes first: where there is no memory for it, no index is used up.
+            if chunk.load(Ordering::Acquire).is_null() {
+                Self::allocate(chunk, Self::place(used).0)?;
+            }
+            match self.used.compare_exchange_weak(used, used + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(index) => return Some((index, self.slot(index)?)),
+                Err(seen) => used = seen,
             }
         }
-        Some((index, self.slot(index)?))
+    }
+
+    /// Allocates the slots of a chunk, unless another thread is faster. `None` where there is no
+    /// memory: a process that has that many handles should be told, not ended.
+    fn allocate(chunk: &AtomicPtr<Slot<T>>, number: usize) -> Option<()> {
+        let mut slots: Vec<Slot<T>> = Vec::new();
+        let count = 1usize << (number as u32 + FIRST);
+        slots.try_reserve_exact(count).ok()?;
+        for slot in slots.spare_capacity_mut() {
+            let slot = slot.as_mut_ptr();
+            // SAFETY: the slot lies within the vector's memory. Its object needs no value.
+            unsafe {
+                (&raw mut (*slot).state).write(AtomicU64::new((1 << 32) | VACANT));
+                (&raw mut (*slot).next).write(AtomicU32::new(0));
+            }
+        }
+        // From here on the memory is the chunk's, for ever.
+        let mut slots = ManuallyDrop::new(slots);
+        let first = slots.as_mut_ptr();
+        if chunk.compare_exchange(ptr::null_mut(), first, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // Another thread published its chunk, so nobody has this one.
+            drop(ManuallyDrop::into_inner(slots));
+        }
+        Some(())
     }
 
     /// Takes an object in and returns its number.
     ///
     /// # Errors
-    /// `OutOfMemory` where there are 2^26 objects of this type.
+    /// `OutOfMemory` where there are 2^26 objects of this type, or no memory for more.
     pub(crate) fn put(&'static self, object: T) -> Result<u64> {
         let Some((index, slot)) = self.vacant() else {
-            let why = format!("there are {} of them already", self.used.load(Ordering::Relaxed));
+            let why = format!("there are {} of them, and no room for more", self.used.load(Ordering::Relaxed));
             return Err(Error::new(ErrorKind::OutOfMemory, "make a handle", format!("{}: {why}", self.name)));
         };
         // SAFETY: the slot is vacant and was taken from the free ones, so only this thread has it.
@@ -240,6 +257,25 @@ mod tests {
             assert!(here > last);
             last = here;
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri ends where memory does")]
+    fn a_table_that_has_no_memory_says_so_and_uses_up_nothing() {
+        static TABLE: Table<[u8; 1 << 44]> = Table::new("huge object");
+        for _ in 0..3 {
+            assert!(TABLE.vacant().is_none());
+        }
+        assert_eq!(TABLE.used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_last_chunk_ends_the_table() {
+        static TABLE: Table<u8> = Table::new("number");
+        let end = (1u32 << (CHUNKS as u32 + FIRST)) - (1 << FIRST);
+        assert_eq!(Table::<u8>::place(end - 1).0, CHUNKS - 1);
+        TABLE.used.store(end, Ordering::Relaxed);
+        assert_eq!(TABLE.put(1).unwrap_err().kind(), ErrorKind::OutOfMemory);
     }
 
     #[test]

@@ -29,7 +29,10 @@ mod log;
 mod machine;
 mod pipe;
 mod place;
+mod process_lock;
+mod report;
 mod runtime;
+mod service;
 mod sort;
 
 pub use arguments::dp_format;
@@ -42,7 +45,9 @@ pub use log::*;
 pub use machine::*;
 pub use pipe::*;
 pub use place::*;
+pub use report::dp_text_told;
 pub use runtime::*;
+pub use service::*;
 pub use sort::*;
 
 /// The version of the interface: it grows when functions are added, and the first part changes

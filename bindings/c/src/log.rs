@@ -1,17 +1,17 @@
 //! Logs that survive a crash.
 
-use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
 
 use datapipes::durable::log::{Log, LogFolder, LogOptions, LogReader};
-use datapipes::{Error, ErrorKind};
+use datapipes::{Error, ErrorKind, Result};
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
 use crate::machine::{MACHINES, dp_machine};
-use std::ffi::c_char;
+use crate::process_lock::ProcessLock;
 
 /// A log that is open for appending. It belongs to the caller, who closes it with `dp_log_close`.
 /// Any number of threads may append at once.
@@ -31,7 +31,7 @@ pub struct dp_log_reader {
     pub id: u64,
 }
 
-static LOGS: Table<Mutex<Option<std::sync::Arc<Log>>>> = Table::new("log");
+static LOGS: Table<ProcessLock<Option<Arc<Log>>>> = Table::new("log");
 
 struct Reading {
     reader: LogReader,
@@ -39,7 +39,7 @@ struct Reading {
     last: Vec<u8>,
 }
 
-static READERS: Table<Mutex<Reading>> = Table::new("reader of a log");
+static READERS: Table<ProcessLock<Reading>> = Table::new("reader of a log");
 
 /// The settings of a log. Set `size` to `sizeof(dp_log_options)` and the rest to zero, or pass NULL,
 /// for the defaults.
@@ -56,14 +56,12 @@ pub struct dp_log_options {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_log_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_log_options { size, batch_bytes, segment_bytes });
 }
 
-fn open_log(log: dp_log) -> datapipes::Result<std::sync::Arc<Log>> {
+fn open_log(log: dp_log) -> Result<Arc<Log>> {
     let held = LOGS.get(log.id)?;
-    let log = held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let log = held.lock("append")?.clone();
     log.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "append", "the log is being closed"))
 }
 
@@ -90,7 +88,7 @@ pub unsafe extern "C" fn dp_log_open(
             options = options.segment_bytes(asked.segment_bytes);
         }
         let opened = Log::open(&machine, LogFolder::at(&machine, folder), options)?;
-        let id = LOGS.put(Mutex::new(Some(std::sync::Arc::new(opened))))?;
+        let id = LOGS.put(ProcessLock::new(Some(Arc::new(opened))))?;
         // SAFETY: as above.
         unsafe { arguments::give(log, "log", dp_log { id }) }
     })
@@ -103,6 +101,7 @@ pub unsafe extern "C" fn dp_log_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_log_append(log: dp_log, record: *const c_void, len: usize, number: *mut u64) -> dp_error {
     enter(|| {
+        arguments::check_optional(number, "number")?;
         // SAFETY: the header says what the pointers are.
         let record = unsafe { arguments::slice(record.cast::<u8>(), len, "record")? };
         let given = open_log(log)?.append(record)?.number();
@@ -125,6 +124,7 @@ pub unsafe extern "C" fn dp_log_append_durable(
     number: *mut u64,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(number, "number")?;
         // SAFETY: the header says what the pointers are.
         let record = unsafe { arguments::slice(record.cast::<u8>(), len, "record")? };
         let given = open_log(log)?.append_durable(record)?;
@@ -156,11 +156,14 @@ pub extern "C" fn dp_log_close(log: dp_log) -> dp_error {
     enter(|| {
         let taken = {
             let held = LOGS.get(log.id)?;
-            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+            if !held.owner().is_here() {
+                return LOGS.close(log.id); // A child ends its copy of the handle, and writes nothing.
+            }
+            let mut held = held.lock("close")?;
             let taken = held
                 .take()
                 .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "close", "another thread closes the log"))?;
-            match std::sync::Arc::try_unwrap(taken) {
+            match Arc::try_unwrap(taken) {
                 Ok(taken) => taken,
                 Err(shared) => {
                     *held = Some(shared);
@@ -189,7 +192,7 @@ pub unsafe extern "C" fn dp_log_read(
         let folder = unsafe { arguments::path(folder, "folder")? };
         let machine = MACHINES.get(machine.id)?;
         let opened = LogReader::open(&machine, &LogFolder::at(&machine, folder), from)?;
-        let id = READERS.put(Mutex::new(Reading { reader: opened, last: Vec::new() }))?;
+        let id = READERS.put(ProcessLock::new(Reading { reader: opened, last: Vec::new() }))?;
         // SAFETY: as above.
         unsafe { arguments::give(reader, "reader", dp_log_reader { id }) }
     })
@@ -211,8 +214,9 @@ pub unsafe extern "C" fn dp_log_reader_next(
         arguments::check(record, "record")?;
         arguments::check(len, "len")?;
         let reader = READERS.get(reader.id)?;
-        let mut reading =
-            reader.try_lock().map_err(|_| Error::new(ErrorKind::Busy, "read", "another thread uses the reader"))?;
+        let mut reading = reader
+            .try_lock("read")?
+            .ok_or_else(|| Error::new(ErrorKind::Busy, "read", "another thread uses the reader"))?;
         let next = reading.reader.next().transpose()?;
         let (given, bytes) = match next {
             Some(next) => (next.number, Some(next.payload)),

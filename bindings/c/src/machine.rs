@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use datapipes::{Constraints, Error, ErrorKind, Machine, Result};
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
@@ -45,6 +45,8 @@ pub extern "C" fn dp_machine_close(machine: dp_machine) -> dp_error {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_machine_cores(machine: dp_machine, cores: *mut u32, l2_bytes: *mut u64) -> dp_error {
     enter(|| {
+        arguments::check_optional(cores, "cores")?;
+        arguments::check_optional(l2_bytes, "l2_bytes")?;
         let machine = MACHINES.get(machine.id)?;
         // SAFETY: the header says what the pointers are.
         unsafe {
@@ -77,12 +79,13 @@ pub unsafe extern "C" fn dp_machine_current_core(machine: dp_machine, core: *mut
 }
 
 fn current_core() -> Option<usize> {
+    // Declared here, where cbindgen does not see it: the header must not declare the machine's
+    // functions, which its own headers declare otherwise.
+    unsafe extern "C" {
+        fn sched_getcpu() -> i32;
+    }
     // SAFETY: the function takes nothing and returns a number.
     usize::try_from(unsafe { sched_getcpu() }).ok()
-}
-
-unsafe extern "C" {
-    fn sched_getcpu() -> i32;
 }
 
 /// Calls `work(core, user)` on every usable core at once, each call on a thread bound to its core;
@@ -155,9 +158,20 @@ pub struct dp_constraints {
 
 // SAFETY: the fields are numbers and pointers.
 unsafe impl Options for dp_constraints {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_constraints {
+        size,
+        require_offload,
+        bypass_page_cache,
+        bypass_processor_cache,
+        at_least,
+        typical_length,
+        queue_depth,
+        request_bytes,
+        urgent,
+        reserved,
+        only,
+        deny,
+    });
 }
 
 /// # Safety
@@ -176,6 +190,7 @@ unsafe fn names(at: *const c_char, what: &str) -> Result<Vec<String>> {
 pub(crate) unsafe fn constraints_of(at: *const dp_constraints) -> Result<Constraints> {
     // SAFETY: the caller of this function says so.
     let asked = unsafe { arguments::options(at, "constraints")? };
+    arguments::unused(asked.reserved, "constraints")?;
     // SAFETY: as above.
     let (only, deny) = unsafe { (names(asked.only, "only")?, names(asked.deny, "deny")?) };
     let some = |number: u64| (number != 0).then_some(number);
@@ -212,10 +227,8 @@ pub unsafe extern "C" fn dp_explain(
         // SAFETY: the header says what the pointers are.
         let constraints = unsafe { constraints_of(constraints)? };
         let route = MACHINES.get(machine.id)?.explain(&*source, &*target, &constraints)?;
-        let shown = arguments::shown(&route, serde_json::to_string(&route), format)?;
         // SAFETY: as above.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(&route, format, text, capacity, len) }
     })
 }
 
@@ -232,9 +245,7 @@ pub unsafe extern "C" fn dp_machine_describe(
     enter(|| {
         let machine = MACHINES.get(machine.id)?;
         let topology = machine.topology();
-        let shown = arguments::shown(topology, serde_json::to_string(topology), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(topology, format, text, capacity, len) }
     })
 }

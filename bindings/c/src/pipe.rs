@@ -1,9 +1,8 @@
 //! Pipes in the blocking flavor (CIDR'23, figure 6a).
 
 use std::ffi::c_char;
-use std::sync::Mutex;
 
-use datapipes::{Error, ErrorKind, Pipe, Span, Transfer};
+use datapipes::{Error, ErrorKind, Pipe, Result, Span, Transfer};
 
 use crate::arguments;
 use crate::door::enter;
@@ -11,6 +10,7 @@ use crate::error::dp_error;
 use crate::handles::Table;
 use crate::machine::{MACHINES, constraints_of, dp_constraints, dp_machine};
 use crate::place::{PLACES, dp_place};
+use crate::process_lock::ProcessLock;
 
 /// A connection of two places. It belongs to the caller, who closes it with `dp_pipe_close`. Any
 /// number of threads may use it at once.
@@ -49,7 +49,7 @@ impl From<dp_span> for Span {
 }
 
 static PIPES: Table<Pipe> = Table::new("pipe");
-static TRANSFERS: Table<Mutex<Option<Transfer>>> = Table::new("transfer");
+static TRANSFERS: Table<ProcessLock<Option<Transfer>>> = Table::new("transfer");
 
 /// Connects two places by the best route that this machine has and that meets the constraints.
 ///
@@ -83,59 +83,34 @@ pub extern "C" fn dp_pipe_transfer(pipe: dp_pipe, span: dp_span) -> dp_error {
     enter(|| PIPES.get(pipe.id)?.transfer(span.into()))
 }
 
-/// Moves many spans, several at once where the device has a queue; returns when all are done. If
-/// `failed` is not NULL, it becomes the index of the span whose error is returned, the lowest of
-/// those that failed. `*bytes`, if it is not NULL, becomes the bytes of the spans that succeeded.
+/// Moves many spans; returns when all are there. Where the route has a queue, many are under way at
+/// once, in no particular order; neighbors that continue each other at both ends are moved as one.
+/// `*bytes`, if it is not NULL, becomes the number of their bytes.
 ///
-/// Errors: the error of the first span that failed; others were carried out nonetheless.
+/// Errors: before anything moves, DP_OUT_OF_RANGE for a span beyond an end, DP_INVALID_INPUT for spans
+/// that write the same bytes; later, the error of the failed span that comes first, after everything
+/// that was started has ended. The text names the span's number, from 0, and `dp_error_bytes_done`
+/// counts the bytes of all spans that were moved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_pipe_transfer_all(
     pipe: dp_pipe,
     spans: *const dp_span,
     count: usize,
-    failed: *mut usize,
     bytes: *mut u64,
 ) -> dp_error {
     enter(|| {
         let pipe = PIPES.get(pipe.id)?;
         // SAFETY: the header says what the pointers are.
         let spans = unsafe { arguments::slice(spans, count, "spans")? };
-        let mut done = 0u64;
-        let mut first: Option<(usize, Error)> = None;
-        let mut batch = pipe.batch();
-        // A bounded number of leases and requests at a time, however many spans there are.
-        for (round, part) in spans.chunks(MAX_AT_ONCE).enumerate() {
-            let begin = round * MAX_AT_ONCE;
-            batch.submit(part.iter().enumerate().map(|(at, span)| ((begin + at) as u64, Span::from(*span))));
-            while let Some(finished) = batch.next()? {
-                let at = usize::try_from(finished.tag).unwrap_or(usize::MAX);
-                match finished.result {
-                    Ok(()) => done = done.saturating_add(spans.get(at).map_or(0, |span| span.length)),
-                    Err(error) if first.as_ref().is_none_or(|(lowest, _)| at < *lowest) => first = Some((at, error)),
-                    Err(_) => {}
-                }
-            }
+        let spans: Vec<Span> = spans.iter().map(|span| Span::from(*span)).collect();
+        let moved = pipe.transfer_all(&spans)?;
+        if !bytes.is_null() {
+            // SAFETY: as above.
+            unsafe { bytes.write(moved) };
         }
-        // SAFETY: as above.
-        unsafe {
-            if !bytes.is_null() {
-                bytes.write(done);
-            }
-            match first {
-                None => Ok(()),
-                Some((at, error)) => {
-                    if !failed.is_null() {
-                        failed.write(at);
-                    }
-                    Err(error.within(format!("span {at}")))
-                }
-            }
-        }
+        Ok(())
     })
 }
-
-/// Spans that one call has under way.
-const MAX_AT_ONCE: usize = 1024;
 
 /// Starts a transfer. Where the route has no queue, it is complete on return.
 ///
@@ -145,7 +120,7 @@ pub unsafe extern "C" fn dp_pipe_start(pipe: dp_pipe, span: dp_span, transfer: *
     enter(|| {
         arguments::check(transfer, "transfer")?;
         let started = PIPES.get(pipe.id)?.start(span.into())?;
-        let id = TRANSFERS.put(Mutex::new(Some(started)))?;
+        let id = TRANSFERS.put(ProcessLock::new(Some(started)))?;
         // SAFETY: the header says what the pointer is.
         unsafe { arguments::give(transfer, "transfer", dp_transfer { id }) }
     })
@@ -156,25 +131,19 @@ pub unsafe extern "C" fn dp_pipe_start(pipe: dp_pipe, span: dp_span, transfer: *
 /// Errors: the transfer's own; DP_INVALID_INPUT for a transfer that was waited for or closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn dp_transfer_wait(transfer: dp_transfer) -> dp_error {
-    enter(|| {
-        let taken = take(&*TRANSFERS.get(transfer.id)?);
-        match taken {
-            Some(started) => {
-                TRANSFERS.close(transfer.id)?;
-                started.wait()
-            }
-            None => Err(taken_already("transfer")),
-        }
+    enter(|| take(&TRANSFERS, transfer.id, "transfer")?.wait())
+}
+
+/// Takes the value of a handle that is used up by its one user, and ends the handle, also in a child
+/// of the process that made it.
+pub(crate) fn take<T>(table: &'static Table<ProcessLock<Option<T>>>, id: u64, what: &str) -> Result<T> {
+    let taken = table.get(id)?.lock("wait").map(|mut held| held.take());
+    if !matches!(taken, Ok(None)) {
+        table.close(id)?;
+    }
+    taken?.ok_or_else(|| {
+        Error::new(ErrorKind::InvalidInput, "wait", format!("another thread waits for the {what} or has done so"))
     })
-}
-
-/// Takes the value of a handle that is used up by its one user.
-pub(crate) fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
-    from.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-}
-
-pub(crate) fn taken_already(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidInput, "wait", format!("another thread waits for the {what} or has done so"))
 }
 
 /// Tells whether `dp_transfer_wait` would return at once: `*done` becomes 0 or 1.
@@ -182,7 +151,7 @@ pub(crate) fn taken_already(what: &str) -> Error {
 pub unsafe extern "C" fn dp_transfer_is_done(transfer: dp_transfer, done: *mut u32) -> dp_error {
     enter(|| {
         let transfer = TRANSFERS.get(transfer.id)?;
-        let held = transfer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let held = transfer.lock("ask")?;
         let is_done = held.as_ref().is_none_or(Transfer::is_done);
         // SAFETY: the header says what the pointer is.
         unsafe { arguments::give(done, "done", u32::from(is_done)) }
@@ -209,10 +178,8 @@ pub unsafe extern "C" fn dp_pipe_route(
 ) -> dp_error {
     enter(|| {
         let pipe = PIPES.get(pipe.id)?;
-        let shown = arguments::shown(pipe.route(), serde_json::to_string(pipe.route()), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(pipe.route(), format, text, capacity, len) }
     })
 }
 
@@ -228,10 +195,8 @@ pub unsafe extern "C" fn dp_pipe_report(
 ) -> dp_error {
     enter(|| {
         let report = PIPES.get(pipe.id)?.report();
-        let shown = arguments::shown(&report, serde_json::to_string(&report), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(&report, format, text, capacity, len) }
     })
 }
 

@@ -2,15 +2,16 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use datapipes::memory::Region;
+use datapipes::service::SharedMemory;
 use datapipes::{
     CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, Lease, LeaseMut, Locator, MapOptions, NumaMemory, Pages,
-    Pmem, Result, Ssd, StageOrder, StagePlace, Staging,
+    Pmem, PmemOptions, Result, Ssd, StageOrder, StagePlace, Staging,
 };
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
@@ -41,6 +42,23 @@ pub(crate) enum Place {
     Ssd(Ssd),
     Pmem(Pmem),
     Staging(Staging),
+    Shared(Shared),
+}
+
+/// Memory that can be passed to the service, or a part of it.
+pub(crate) struct Shared {
+    pub(crate) memory: Arc<SharedMemory>,
+    /// Where the part begins.
+    pub(crate) at: usize,
+    pub(crate) part: Dram,
+}
+
+impl Place {
+    /// The whole of a shared memory.
+    pub(crate) fn shared(memory: SharedMemory) -> Place {
+        let part = memory.as_dram().clone();
+        Place::Shared(Shared { memory: Arc::new(memory), at: 0, part })
+    }
 }
 
 impl Locator for Place {
@@ -52,6 +70,7 @@ impl Locator for Place {
             Place::Ssd(place) => place.endpoint(),
             Place::Pmem(place) => place.endpoint(),
             Place::Staging(place) => place.endpoint(),
+            Place::Shared(shared) => shared.part.endpoint(),
         }
     }
 }
@@ -78,6 +97,7 @@ pub(crate) fn dram_of(place: &Place, operation: &'static str) -> Result<Dram> {
         Place::CoreCache(cache) => Ok(cache.backing().clone()),
         Place::Numa(numa) => Ok(numa.as_dram().clone()),
         Place::Pmem(pmem) => Ok(Dram::over(pmem.memory().clone())),
+        Place::Shared(shared) => Ok(shared.part.clone()),
         Place::Ssd(_) | Place::Staging(_) => Err(wrong(operation, "in memory")),
     }
 }
@@ -93,7 +113,7 @@ pub(crate) fn ssd_of(place: &Place, operation: &'static str) -> Result<Ssd> {
 ///
 /// # Safety
 /// `place` is null or valid for a write.
-unsafe fn make(place: *mut dp_place, make: impl FnOnce() -> Result<Place>) -> dp_error {
+pub(crate) unsafe fn make(place: *mut dp_place, make: impl FnOnce() -> Result<Place>) -> dp_error {
     enter(|| {
         arguments::check(place, "place")?;
         let id = PLACES.put(make()?)?;
@@ -102,8 +122,11 @@ unsafe fn make(place: *mut dp_place, make: impl FnOnce() -> Result<Place>) -> dp
     })
 }
 
-fn len_of(len: u64) -> Result<usize> {
-    usize::try_from(len).map_err(|_| Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes of memory")))
+/// A length of memory. No process has more than `isize::MAX` bytes.
+pub(crate) fn len_of(len: u64) -> Result<usize> {
+    let most = isize::MAX as usize;
+    let fits = usize::try_from(len).ok().filter(|len| *len <= most);
+    fits.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes of memory")))
 }
 
 /// How memory is allocated. Set `size` to `sizeof(dp_memory_options)` and the rest to zero, or pass
@@ -121,14 +144,12 @@ pub struct dp_memory_options {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_memory_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_memory_options { size, small_pages, no_prefault });
 }
 
 /// Allocates main memory: zeroed, prefaulted, on huge pages where the kernel has them.
 ///
-/// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+/// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY for more bytes than there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_dram_allocate(
     len: u64,
@@ -136,12 +157,36 @@ pub unsafe extern "C" fn dp_dram_allocate(
     place: *mut dp_place,
 ) -> dp_error {
     // SAFETY: the header says what the pointers are.
+    unsafe { make(place, || Dram::allocate_with(len_of(len)?, map_options(options)?).map(Place::Dram)) }
+}
+
+/// # Safety
+/// `at` is null or points to options that say their size.
+unsafe fn map_options(at: *const dp_memory_options) -> Result<MapOptions> {
+    // SAFETY: the caller of this function says so.
+    let asked = unsafe { arguments::options(at, "options")? };
+    let pages = if asked.small_pages != 0 { Pages::Small } else { Pages::Huge };
+    Ok(MapOptions::default().pages(pages).prefault(asked.no_prefault == 0))
+}
+
+/// Allocates main memory for `len` bytes at `offset` of a file, at an address that agrees with the
+/// offset modulo a page. So direct transfers from there, and of parts at the same distance, bounce at
+/// their two edges only.
+///
+/// Errors: as `dp_dram_allocate`; DP_INVALID_INPUT for a place that is no file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_dram_allocate_for(
+    file: dp_place,
+    offset: u64,
+    len: u64,
+    options: *const dp_memory_options,
+    place: *mut dp_place,
+) -> dp_error {
+    // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let asked = arguments::options(options, "options")?;
-            let pages = if asked.small_pages != 0 { Pages::Small } else { Pages::Huge };
-            let options = MapOptions::default().pages(pages).prefault(asked.no_prefault == 0);
-            Dram::allocate_with(len_of(len)?, options).map(Place::Dram)
+            let ssd = ssd_of(&*PLACES.get(file.id)?, "allocate for")?;
+            Dram::allocate_for_with(&ssd, offset, len_of(len)?, map_options(options)?).map(Place::Dram)
         })
     }
 }
@@ -151,7 +196,8 @@ pub unsafe extern "C" fn dp_dram_allocate(
 /// is; or before this function returns, if it fails. Until then the bytes must stay valid, and
 /// nobody may access them while a lease or a transfer holds them.
 ///
-/// Errors: DP_INVALID_INPUT for 0 bytes and NULL.
+/// Errors: DP_INVALID_INPUT for 0 bytes and NULL; DP_OUT_OF_RANGE for bytes beyond the addresses of
+/// a process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_dram_foreign(
     address: *mut c_void,
@@ -164,12 +210,13 @@ pub unsafe extern "C" fn dp_dram_foreign(
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let len = len_of(len)?;
+            let refused = |kind| Error::new(kind, "take memory", format!("{len} bytes at {address:p}"));
             let (Some(start), 1..) = (NonNull::new(address.cast::<u8>()), len) else {
-                return Err(Error::new(ErrorKind::InvalidInput, "take memory", format!("{len} bytes at {address:p}")));
+                return Err(refused(ErrorKind::InvalidInput));
             };
-            if (address as usize).checked_add(len).is_none() || isize::try_from(len).is_err() {
-                return Err(Error::new(ErrorKind::OutOfRange, "take memory", format!("{len} bytes at {address:p}")));
+            let len = len_of(len).map_err(|_| refused(ErrorKind::OutOfRange))?;
+            if (address as usize).checked_add(len).is_none() {
+                return Err(refused(ErrorKind::OutOfRange));
             }
             let region = Region::foreign(start, len, Box::new(keeper));
             Ok(Place::Dram(Dram::over(region.range(0, len)?)))
@@ -261,31 +308,37 @@ pub enum dp_open_mode {
 pub enum dp_access {
     /// Decided at connect, by residency and size.
     DP_AUTO = 0,
-    /// Past the page cache; connecting fails where the file system cannot.
+    /// Past the page cache; opening fails where the file system cannot.
     DP_DIRECT = 1,
     /// Through the page cache.
     DP_CACHED = 2,
 }
 
-fn with_access(ssd: Ssd, access: u32) -> Result<Place> {
-    let access = match access {
-        0 => FileAccess::Auto,
-        1 => FileAccess::Direct,
-        2 => FileAccess::Cached,
-        other => return Err(Error::new(ErrorKind::InvalidInput, "open", format!("{other} is no dp_access"))),
-    };
+fn access_of(number: u32) -> Result<FileAccess> {
+    match number {
+        0 => Ok(FileAccess::Auto),
+        1 => Ok(FileAccess::Direct),
+        2 => Ok(FileAccess::Cached),
+        other => Err(Error::new(ErrorKind::InvalidInput, "open", format!("{other} is no dp_access"))),
+    }
+}
+
+fn with_access(ssd: Ssd, access: FileAccess) -> Result<Place> {
     if access == FileAccess::Auto { Ok(Place::Ssd(ssd)) } else { ssd.with_access(access).map(Place::Ssd) }
 }
 
 /// Opens a file or a block device. `mode` is a `dp_open_mode`, `access` a `dp_access`.
 ///
-/// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file.
+/// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; DP_INVALID_INPUT for what is not a file;
+/// DP_UNAVAILABLE for DP_DIRECT where the file system cannot: this is seen only when the file is
+/// open, so that a mode that creates or empties has done so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_ssd_open(path: *const c_char, mode: u32, access: u32, place: *mut dp_place) -> dp_error {
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
             let path = arguments::path(path, "path")?;
+            let access = access_of(access)?; // Opening may create a file or empty it.
             let ssd = match mode {
                 0 => Ssd::open(path),
                 1 => Ssd::open_rw(path),
@@ -313,14 +366,14 @@ pub unsafe extern "C" fn dp_ssd_from_descriptor(
     // SAFETY: the header says what the pointers are.
     unsafe {
         make(place, || {
-            let name = arguments::path(name, "name")?;
+            let (name, access) = (arguments::path(name, "name")?, access_of(access)?);
             with_access(Ssd::from_fd(duplicate(descriptor)?, name)?, access)
         })
     }
 }
 
 /// A duplicate of a caller's descriptor.
-fn duplicate(descriptor: i32) -> Result<std::os::fd::OwnedFd> {
+pub(crate) fn duplicate(descriptor: i32) -> Result<std::os::fd::OwnedFd> {
     if descriptor < 0 {
         return Err(Error::new(ErrorKind::InvalidInput, "open", format!("the descriptor {descriptor}")));
     }
@@ -353,13 +406,40 @@ pub extern "C" fn dp_ssd_sync(place: dp_place) -> dp_error {
     enter(|| ssd_of(&*PLACES.get(place.id)?, "sync")?.sync())
 }
 
-/// Opens a file of persistent memory (or another file, as emulated persistent memory) as a place.
+/// Opens a file of persistent memory, or a device such as `/dev/dax0.0`, as a place. It has the first
+/// `len` bytes, and the file is made or made longer if need be; 0 for all that there are. With
+/// `emulated` not 0 it may be any file, whose bytes survive a crash only once `dp_pmem_sync` has
+/// returned.
 ///
-/// Errors: DP_NOT_FOUND, DP_PERMISSION_DENIED; those of mmap(2).
+/// Errors: DP_UNAVAILABLE where stores would not be persistent; DP_NOT_FOUND, DP_PERMISSION_DENIED;
+/// those of mmap(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dp_pmem_open(path: *const c_char, place: *mut dp_place) -> dp_error {
+pub unsafe extern "C" fn dp_pmem_open(path: *const c_char, len: u64, emulated: u32, place: *mut dp_place) -> dp_error {
     // SAFETY: the header says what the pointers are.
-    unsafe { make(place, || Pmem::open(arguments::path(path, "path")?).map(Place::Pmem)) }
+    unsafe {
+        make(place, || {
+            let options = PmemOptions::default().len((len != 0).then_some(len)).emulated(emulated != 0);
+            let opened = Pmem::open_with(arguments::path(path, "path")?, options);
+            opened.map(Place::Pmem).map_err(|error| match error.kind() {
+                ErrorKind::Unavailable if emulated == 0 => {
+                    error.with_advice("say `emulated`: then an ordinary file will do")
+                }
+                _ => error,
+            })
+        })
+    }
+}
+
+/// Waits until what was written to persistent memory survives a power failure. It is needed where
+/// an ordinary file stands in for it, and for bytes that were not written by a transfer.
+///
+/// Errors: DP_DEVICE; DP_INVALID_INPUT for a place that is no persistent memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_pmem_sync(place: dp_place) -> dp_error {
+    enter(|| match &*PLACES.get(place.id)? {
+        Place::Pmem(pmem) => pmem.sync(),
+        _ => Err(wrong("sync", "persistent memory")),
+    })
 }
 
 /// Opens several places that are used as one, such as `"dram:1G,/fast,/large:100G"`: the library
@@ -429,6 +509,10 @@ pub unsafe extern "C" fn dp_place_range(place: dp_place, at: u64, len: u64, part
                 Place::Dram(dram) => dram.range(at, len).map(Place::Dram),
                 Place::Numa(numa) => numa.range(at, len).map(Place::Numa),
                 Place::Pmem(pmem) => pmem.range(at, len).map(Place::Pmem),
+                Place::Shared(shared) => {
+                    let part = shared.part.range(at, len)?;
+                    Ok(Place::Shared(Shared { memory: shared.memory.clone(), at: shared.at + at, part }))
+                }
                 other => dram_of(other, "range")?.range(at, len).map(Place::Dram),
             }
         })
@@ -480,10 +564,44 @@ pub extern "C" fn dp_place_close(place: dp_place) -> dp_error {
     enter(|| PLACES.close(place.id))
 }
 
+/// Copies `len` bytes at `at` of a place in memory to `into`, also where leases are refused because
+/// others may change the bytes (persistent memory, shared memory). The copy may mix old and new
+/// bytes if they do meanwhile.
+///
+/// Errors: DP_OUT_OF_RANGE; DP_BUSY while a lease or transfer may write them; DP_INVALID_INPUT for a
+/// place that is not in memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_place_read(place: dp_place, at: u64, into: *mut c_void, len: usize) -> dp_error {
+    enter(|| {
+        // SAFETY: the header says what the pointer is.
+        let into = unsafe { arguments::slice_mut(into.cast(), len, "into")? };
+        let dram = dram_of(&*PLACES.get(place.id)?, "read")?;
+        dram.memory().read(offset_of(at, len)?, into)
+    })
+}
+
+/// Copies `len` bytes at `from` to `at` of a place in memory, also where leases are refused.
+///
+/// Errors: DP_OUT_OF_RANGE; DP_BUSY while a lease or transfer holds them; DP_INVALID_INPUT for a place
+/// that is not in memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_place_write(place: dp_place, at: u64, from: *const c_void, len: usize) -> dp_error {
+    enter(|| {
+        // SAFETY: the header says what the pointer is.
+        let from = unsafe { arguments::slice(from.cast::<u8>(), len, "from")? };
+        let dram = dram_of(&*PLACES.get(place.id)?, "write")?;
+        dram.memory().write(offset_of(at, len)?, from)
+    })
+}
+
+fn offset_of(at: u64, len: usize) -> Result<usize> {
+    usize::try_from(at).map_err(|_| Error::new(ErrorKind::OutOfRange, "copy", format!("{len} bytes at {at}")))
+}
+
 /// Leases the bytes of a place in memory for reading: `*len` bytes at `*address`.
 ///
 /// Errors: DP_BUSY while another lease or transfer may write them; DP_UNSUPPORTED for bytes that
-/// others may change (persistent memory).
+/// others may change (persistent memory, shared memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_lease_read(
     place: dp_place,
@@ -491,27 +609,18 @@ pub unsafe extern "C" fn dp_lease_read(
     address: *mut *const c_void,
     len: *mut usize,
 ) -> dp_error {
-    enter(|| {
-        arguments::check(lease, "lease")?;
-        arguments::check(address, "address")?;
-        let held = dram_of(&*PLACES.get(place.id)?, "lease")?.lease()?;
-        let (at, bytes) = (held.as_ptr().cast::<c_void>(), held.len());
-        let id = LEASES.put(Mutex::new(Held::Read(held)))?;
-        // SAFETY: the header says what the pointers are.
-        unsafe {
-            arguments::give(address, "address", at)?;
-            if !len.is_null() {
-                len.write(bytes);
-            }
-            arguments::give(lease, "lease", dp_lease { id })
-        }
-    })
+    let take = |dram: &Dram| {
+        let held = dram.lease()?;
+        Ok((held.as_ptr().cast::<c_void>(), held.len(), Held::Read(held)))
+    };
+    // SAFETY: the header says what the pointers are.
+    unsafe { lend(place, lease, address, len, take) }
 }
 
 /// Leases the bytes of a place in memory for writing: `*len` bytes at `*address`.
 ///
 /// Errors: DP_BUSY while another lease or transfer holds them; DP_UNSUPPORTED for bytes that others
-/// may change (persistent memory).
+/// may change (persistent memory, shared memory).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_lease_write(
     place: dp_place,
@@ -519,13 +628,32 @@ pub unsafe extern "C" fn dp_lease_write(
     address: *mut *mut c_void,
     len: *mut usize,
 ) -> dp_error {
+    let take = |dram: &Dram| {
+        let mut held = dram.lease_mut()?;
+        Ok((held.as_mut_ptr().cast::<c_void>(), held.len(), Held::Write(held)))
+    };
+    // SAFETY: the header says what the pointers are.
+    unsafe { lend(place, lease, address, len, take) }
+}
+
+/// Takes a lease, and gives its handle, address and length.
+///
+/// # Safety
+/// The pointers are null or valid for a write.
+unsafe fn lend<P>(
+    place: dp_place,
+    lease: *mut dp_lease,
+    address: *mut P,
+    len: *mut usize,
+    take: impl FnOnce(&Dram) -> Result<(P, usize, Held)>,
+) -> dp_error {
     enter(|| {
         arguments::check(lease, "lease")?;
         arguments::check(address, "address")?;
-        let mut held = dram_of(&*PLACES.get(place.id)?, "lease")?.lease_mut()?;
-        let (at, bytes) = (held.as_mut_ptr().cast::<c_void>(), held.len());
-        let id = LEASES.put(Mutex::new(Held::Write(held)))?;
-        // SAFETY: the header says what the pointers are.
+        arguments::check_optional(len, "len")?;
+        let (at, bytes, held) = take(&dram_of(&*PLACES.get(place.id)?, "lease")?)?;
+        let id = LEASES.put(Mutex::new(held))?;
+        // SAFETY: the caller of this function says so.
         unsafe {
             arguments::give(address, "address", at)?;
             if !len.is_null() {

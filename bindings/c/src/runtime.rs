@@ -1,18 +1,18 @@
 //! Pipes in the asynchronous flavor: a runtime, futures and callbacks (CIDR'23, figure 6b).
 
 use std::ffi::{c_char, c_void};
-use std::sync::Mutex;
 
 use datapipes::runtime::RuntimeOptions;
 use datapipes::{ConnectOptions, Error, ErrorKind, Handle, PriorityClass, Result, Runtime, RuntimePipe, ServiceLevel};
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::Table;
 use crate::machine::{MACHINES, Shared, constraints_of, dp_constraints, dp_machine};
-use crate::pipe::{dp_span, take, taken_already};
+use crate::pipe::{dp_span, take};
 use crate::place::{PLACES, dp_place};
+use crate::process_lock::ProcessLock;
 
 /// A runtime: it carries out the transfers of many pipes. It belongs to the caller, who closes it
 /// with `dp_runtime_close`. Any thread may use it.
@@ -48,7 +48,7 @@ pub type dp_callback = Option<unsafe extern "C" fn(user: *mut c_void, result: dp
 
 pub(crate) static RUNTIMES: Table<Runtime> = Table::new("runtime");
 pub(crate) static RUNTIME_PIPES: Table<RuntimePipe> = Table::new("pipe of a runtime");
-static FUTURES: Table<Mutex<Option<Handle>>> = Table::new("future");
+static FUTURES: Table<ProcessLock<Option<Handle>>> = Table::new("future");
 
 /// How a runtime works. Set `size` to `sizeof(dp_runtime_options)` and the rest to zero, or pass
 /// NULL, for the defaults.
@@ -67,9 +67,7 @@ pub struct dp_runtime_options {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_runtime_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_runtime_options { size, copiers, blocking, queue });
 }
 
 /// Starts a runtime.
@@ -136,9 +134,7 @@ pub struct dp_service {
 
 // SAFETY: the fields are numbers.
 unsafe impl Options for dp_service {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_service { size, priority, at_least, at_most, queue, reserved });
 }
 
 /// # Safety
@@ -149,6 +145,7 @@ pub(crate) unsafe fn connect_options(
 ) -> Result<ConnectOptions> {
     // SAFETY: the caller of this function says so.
     let (constraints, asked) = unsafe { (constraints_of(constraints)?, arguments::options(service, "service")?) };
+    arguments::unused(asked.reserved, "service")?;
     let class = match asked.priority {
         0 => PriorityClass::Normal,
         1 => PriorityClass::Latency,
@@ -197,7 +194,7 @@ pub unsafe extern "C" fn dp_runtime_pipe_transfer(
     enter(|| {
         arguments::check(future, "future")?;
         let handle = RUNTIME_PIPES.get(pipe.id)?.transfer(span.into())?;
-        let id = FUTURES.put(Mutex::new(Some(handle)))?;
+        let id = FUTURES.put(ProcessLock::new(Some(handle)))?;
         // SAFETY: the header says what the pointer is.
         unsafe { arguments::give(future, "future", dp_future { id }) }
     })
@@ -276,9 +273,7 @@ pub extern "C" fn dp_future_wait(future: dp_future) -> dp_error {
 
 /// Takes the transfer of a future and ends its handle.
 fn ended(future: dp_future) -> Result<Handle> {
-    let handle = take(&*FUTURES.get(future.id)?).ok_or_else(|| taken_already("future"))?;
-    FUTURES.close(future.id)?;
-    Ok(handle)
+    take(&FUTURES, future.id, "future")
 }
 
 /// Tells whether `dp_future_wait` would return at once: `*done` becomes 0 or 1.
@@ -286,7 +281,7 @@ fn ended(future: dp_future) -> Result<Handle> {
 pub unsafe extern "C" fn dp_future_is_done(future: dp_future, done: *mut u32) -> dp_error {
     enter(|| {
         let future = FUTURES.get(future.id)?;
-        let held = future.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let held = future.lock("ask")?;
         let is_done = held.as_ref().is_none_or(Handle::is_done);
         // SAFETY: the header says what the pointer is.
         unsafe { arguments::give(done, "done", u32::from(is_done)) }
@@ -320,6 +315,7 @@ pub unsafe extern "C" fn dp_future_on_done(future: dp_future, callback: dp_callb
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_future_cancel(future: dp_future, stopped: *mut u32) -> dp_error {
     enter(|| {
+        arguments::check_optional(stopped, "stopped")?;
         let outcome = ended(future)?.cancel()?;
         if !stopped.is_null() {
             let is_stopped = matches!(outcome, datapipes::runtime::Cancelled::Stopped { .. });
@@ -360,10 +356,8 @@ pub unsafe extern "C" fn dp_runtime_pipe_route(
 ) -> dp_error {
     enter(|| {
         let pipe = RUNTIME_PIPES.get(pipe.id)?;
-        let shown = arguments::shown(pipe.route(), serde_json::to_string(pipe.route()), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(pipe.route(), format, text, capacity, len) }
     })
 }
 
@@ -379,10 +373,8 @@ pub unsafe extern "C" fn dp_runtime_pipe_report(
 ) -> dp_error {
     enter(|| {
         let report = RUNTIME_PIPES.get(pipe.id)?.report();
-        let shown = arguments::shown(&report, serde_json::to_string(&report), format)?;
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::copy_text(&shown, text, capacity, len) };
-        Ok(())
+        unsafe { arguments::show(&report, format, text, capacity, len) }
     })
 }
 

@@ -9,10 +9,11 @@ use datapipes::sort::text::{KeySpec, Modifiers, TextOptions};
 use datapipes::sort::{Input, NumberKind, Output, RecordFormat, SortJob, SortReport, sort};
 use datapipes::{Error, ErrorKind, Result, StagePlace, threads};
 
-use crate::arguments::{self, Options};
+use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::machine::{MACHINES, dp_machine};
+use crate::report::{dp_text_told, tell};
 
 /// The kind of records that are sorted.
 #[repr(C)]
@@ -76,13 +77,35 @@ pub struct dp_sort_options {
     pub progress: dp_sort_progress,
     /// What `progress` is called with.
     pub user: *mut c_void,
+    /// Is given the whole report as JSON when the output is complete, or NULL.
+    pub report: dp_text_told,
+    /// What `report` is called with.
+    pub report_user: *mut c_void,
 }
 
 // SAFETY: the fields are numbers, pointers, and a function that may be absent.
 unsafe impl Options for dp_sort_options {
-    fn size(&self) -> u32 {
-        self.size
-    }
+    const FIELDS: &'static [Field] = fields!(dp_sort_options {
+        size,
+        kind,
+        reverse,
+        unique,
+        record_length,
+        key_at,
+        key_length,
+        letters,
+        keys,
+        separator,
+        stable,
+        zero_terminated,
+        threads,
+        memory_bytes,
+        spill,
+        progress,
+        user,
+        report,
+        report_user,
+    });
 }
 
 /// # Safety
@@ -178,6 +201,12 @@ pub unsafe extern "C" fn dp_sort(
         }
         // SAFETY: as above.
         let format = unsafe { format(&asked)? };
+        let spill = match asked.spill.is_null() {
+            true => None,
+            // SAFETY: as above.
+            false => Some(StagePlace::parse_list(unsafe { arguments::text(asked.spill, "spill")? })?),
+        };
+        // The output comes last: opening a named pipe is seen by its reader.
         let mut job = SortJob::between(&machine, format, opened, Output::to(output)?).unique(asked.unique != 0);
         if asked.memory_bytes != 0 {
             job = job.memory_bytes(asked.memory_bytes);
@@ -185,9 +214,8 @@ pub unsafe extern "C" fn dp_sort(
         if asked.threads != 0 {
             job = job.threads(asked.threads as usize);
         }
-        if !asked.spill.is_null() {
-            // SAFETY: as above.
-            job = job.spill(StagePlace::parse_list(unsafe { arguments::text(asked.spill, "spill")? })?);
+        if let Some(spill) = spill {
+            job = job.spill(spill);
         }
         let done = match asked.progress {
             None => sort(&machine, job)?,
@@ -196,11 +224,10 @@ pub unsafe extern "C" fn dp_sort(
                 unsafe { progress(asked.user, total, read, spilled, written) == 0 }
             })?,
         };
-        let shown =
-            serde_json::to_string(&done).map_err(|e| Error::new(ErrorKind::System, "write JSON", e.to_string()))?;
+        let shown = arguments::json(&done)?;
         // SAFETY: as above.
         unsafe { arguments::copy_text(&shown, report, capacity, len) };
-        Ok(())
+        tell(asked.report, asked.report_user, shown)
     })
 }
 

@@ -50,6 +50,33 @@ fn it_declares_every_function() {
     assert!(functions > 80, "{functions}");
 }
 
+/// C++ has what C has.
+#[test]
+fn the_header_for_cpp_uses_every_function() {
+    let read = |name: &str| std::fs::read_to_string(here().join("include").join(name)).unwrap();
+    let (c, cpp) = (read("datapipes.h"), read("datapipes.hpp"));
+    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    let names = c.split('(').map(|part| part.rsplit(|c| !is_of_name(c)).next().unwrap());
+    let is_used = |name: &str| cpp.split(|c| !is_of_name(c)).any(|word| word == name);
+    let mut unused: Vec<_> = names.filter(|name| name.starts_with("dp_") && !is_used(name)).collect();
+    unused.sort_unstable();
+    // `then` tells results, and `run` gives the whole report; the others are for a program's checks.
+    assert_eq!(unused, ["dp_abi_version", "dp_graph_run", "dp_open_handles", "dp_runtime_pipe_transfer_then"]);
+}
+
+/// A function without the prefix would be one of the machine's, which its own headers declare.
+#[test]
+fn it_declares_nothing_else() {
+    let header = std::fs::read_to_string(here().join("include/datapipes.h")).unwrap();
+    let code: Vec<_> = header.lines().filter(|line| !line.trim_start().starts_with(['/', '*'])).collect();
+    // In a pointer to a function, a parenthesis stands between the name and the arguments.
+    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    let code = code.join("\n");
+    let before: Vec<_> = code.split('(').map(|part| part.rsplit(|c| !is_of_name(c)).next().unwrap()).collect();
+    let others: Vec<_> = before.iter().filter(|name| !name.is_empty() && !name.starts_with("dp_")).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
 /// The numbers of errors are those of the descriptor's wire, which programs read.
 #[test]
 fn the_numbers_of_errors_are_those_of_the_wire() {

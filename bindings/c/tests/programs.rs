@@ -2,79 +2,25 @@
 //! headers and the libraries as a user has them, and hold what they check.
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+mod building;
 
+use std::process::Command;
+
+use building::{Build, Built, C, CPP, SANITIZERS, has, here, holds};
 use datapipes_testkit::{TempFolder, output_of};
 
-fn here() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A folder with the libraries under the names that programs link.
-fn libraries(dir: &Path) {
-    let built = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
-    let find = |end: &str| {
-        let is_it = |path: &PathBuf| {
-            let name = path.file_name().unwrap().to_string_lossy();
-            name.starts_with("libdatapipes_c") && name.ends_with(end)
-        };
-        let mut found: Vec<_> =
-            std::fs::read_dir(&built).unwrap().map(|entry| entry.unwrap().path()).filter(is_it).collect();
-        found.sort_by_key(|path| std::fs::metadata(path).unwrap().modified().unwrap());
-        found.pop().unwrap_or_else(|| panic!("no libdatapipes_c*{end} in {}", built.display()))
-    };
-    for (end, name) in [(".so", "libdatapipes.so"), (".so", "libdatapipes.so.0"), (".a", "libdatapipes.a")] {
-        std::os::unix::fs::symlink(find(end), dir.join(name)).unwrap();
-    }
-}
-
-/// Whether a compiler is there; a test that has none says so.
-fn has(compiler: &str, test: &str) -> bool {
-    let there = Command::new(compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let there = there.is_ok_and(|status| status.success());
-    if !there {
-        println!("SKIPPED: {test}: {compiler} is not there");
-    }
-    there
-}
-
-struct Build<'a> {
-    compiler: &'a str,
-    standard: &'a str,
-    flags: &'a [&'a str],
-    is_static: bool,
-}
-
-/// Compiles a program and runs it in a folder of its own.
+/// Compiles a program and runs it. Prints what it skipped.
 fn run(build: &Build<'_>, source: &str) {
-    let dir = TempFolder::beside_the_program().unwrap();
-    libraries(dir.at());
-    let program = dir.path("program");
-    let mut compile = Command::new(build.compiler);
-    compile
-        .args([build.standard, "-g", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"])
-        .args(build.flags)
-        .arg("-I")
-        .arg(here().join("include"))
-        .arg("-I")
-        .arg(here().join("tests/programs"))
-        .arg(here().join("tests/programs").join(source))
-        .arg("-o")
-        .arg(&program);
-    match build.is_static {
-        true => compile.arg(dir.path("libdatapipes.a")).args(["-lm", "-ldl", "-lrt", "-lutil"]),
-        false => compile.arg("-L").arg(dir.at()).arg("-ldatapipes").arg(format!("-Wl,-rpath,{}", dir.at().display())),
-    };
-    let compiled = compile.output().unwrap();
-    assert!(compiled.status.success(), "{source}:\n{}", String::from_utf8_lossy(&compiled.stderr));
-    let mut command = Command::new(&program);
-    let output = output_of(command.env("FOLDER", dir.at()).stdin(Stdio::null())).unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("everything holds"), "{source}: {}\n{out}{err}", output.status);
+    let built = Built::from(build, source);
+    let said = holds(source, &output_of(&mut built.command()).unwrap());
+    print_skipped(&said);
 }
 
-const C: Build<'_> = Build { compiler: "cc", standard: "-std=c11", flags: &[], is_static: false };
+fn print_skipped(said: &str) {
+    for line in said.lines().filter(|line| line.starts_with("SKIPPED")) {
+        println!("{line}");
+    }
+}
 
 #[test]
 fn the_flavors_in_c() {
@@ -89,8 +35,6 @@ fn the_products_in_c_with_the_static_library() {
         run(&Build { is_static: true, ..C }, "products.c");
     }
 }
-
-const CPP: Build<'_> = Build { compiler: "c++", standard: "-std=c++20", ..C };
 
 #[test]
 fn figures_and_objects_in_cpp() {
@@ -115,28 +59,134 @@ fn misuse_in_c() {
     }
 }
 
-const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover"];
+#[test]
+fn children_of_programs_with_threads() {
+    if has("cc", "children_of_programs_with_threads") {
+        run(&C, "forks.c");
+    }
+}
+
+#[test]
+fn threads_that_are_cancelled() {
+    if has("cc", "threads_that_are_cancelled") {
+        run(&C, "cancel.c");
+    }
+}
+
+#[test]
+fn arguments_in_c() {
+    if has("cc", "arguments_in_c") {
+        run(&C, "arguments.c");
+    }
+}
+
+/// The header of C may stand before those of the system, in C++, too.
+#[test]
+fn the_header_before_those_of_the_system() {
+    if has("c++", "the_header_before_those_of_the_system") {
+        run(&CPP, "order.cpp");
+        run(&Build { standard: "-std=c++11", ..CPP }, "order.cpp");
+    }
+}
+
+#[test]
+fn what_cpp_adds() {
+    if has("c++", "what_cpp_adds") {
+        run(&CPP, "surface.cpp");
+    }
+}
+
+/// What lacks the language that datapipes.hpp needs is told so, in one error.
+#[test]
+fn another_language_is_refused_by_name() {
+    if !has("c++", "another_language_is_refused_by_name") {
+        return;
+    }
+    for flags in [&["-std=c++17"][..], &["-std=c++20", "-fno-exceptions"]] {
+        let header = here().join("include/datapipes.hpp");
+        let mut compile = Command::new("c++");
+        let output = compile.args(flags).args(["-fsyntax-only", "-x", "c++"]).arg(header).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("needs C++20 with exceptions"), "{flags:?}: {said}");
+        assert_eq!(said.matches("error:").count(), 1, "{flags:?}: {said}");
+    }
+}
 
 #[test]
 fn under_the_address_and_undefined_behaviour_sanitizers() {
     if has("cc", "under_the_address_and_undefined_behaviour_sanitizers") {
-        for source in ["flavors.c", "products.c"] {
+        for source in ["flavors.c", "products.c", "arguments.c"] {
             run(&Build { flags: SANITIZERS, ..C }, source);
         }
         if has("c++", "under_the_address_and_undefined_behaviour_sanitizers") {
-            run(&Build { flags: SANITIZERS, ..CPP }, "objects.cpp");
+            for source in ["objects.cpp", "surface.cpp"] {
+                run(&Build { flags: SANITIZERS, ..CPP }, source);
+            }
         }
     }
 }
 
-/// The first programs of docs/c.md are those that the tests of the installation build.
+/// Only the programs and the C++ header are instrumented, not the library. The header says what the
+/// library orders.
 #[test]
-fn the_document_has_the_programs_that_are_built() {
+fn under_the_thread_sanitizer() {
+    for (build, source) in [(C, "misuse.c"), (CPP, "objects.cpp")] {
+        if !has(build.compiler, "under_the_thread_sanitizer") {
+            continue;
+        }
+        let built = Built::from(&Build { flags: &["-fsanitize=thread"], ..build }, source);
+        let suppressions = format!("suppressions={}", here().join("tests/programs/tsan.supp").display());
+        let ran = output_of(built.command().env("TSAN_OPTIONS", suppressions)).unwrap();
+        if String::from_utf8_lossy(&ran.stderr).contains("unexpected memory mapping") {
+            println!("SKIPPED: under_the_thread_sanitizer: this kernel places memory where the sanitizer cannot");
+            continue;
+        }
+        holds(source, &ran);
+    }
+}
+
+/// The programs of docs/c.md do what they say. The first ones are also those that the tests of the
+/// installation build.
+#[test]
+fn the_programs_of_the_document_run() {
     let document = std::fs::read_to_string(here().join("../../docs/c.md")).unwrap();
-    for (language, folder, file) in [("c", "cmake", "first.c"), ("c", "make", "first.c"), ("cpp", "cmake", "first.cpp")]
-    {
-        let block = document.split(&format!("```{language}\n")).nth(1).unwrap().split("```").next().unwrap();
-        let built = std::fs::read_to_string(here().join("tests/projects").join(folder).join(file)).unwrap();
-        assert_eq!(block, built, "{folder}/{file}");
+    let dir = TempFolder::beside_the_program().unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let lines = (cores + 4) * (64 << 10) / 17;
+    std::fs::write(dir.path("input"), "everything holds\n".repeat(lines)).unwrap();
+    let counted = format!("{lines} lines\n");
+    let programs = [
+        (C, "c", vec![("first.c", "everything holds\n"), ("lines.c", &*counted)]),
+        (CPP, "cpp", vec![("first.cpp", "everything holds\n"), ("figure6.cpp", "the runs are sorted\n")]),
+    ];
+    for (build, language, expected) in programs {
+        let fence = format!("```{language}\n");
+        let blocks: Vec<_> = document.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        assert_eq!(blocks.len(), expected.len(), "{language}");
+        if !has(build.compiler, "the_programs_of_the_document_run") {
+            continue;
+        }
+        for (block, (name, output)) in blocks.into_iter().zip(expected) {
+            if name.starts_with("first") {
+                let kept = std::fs::read_to_string(here().join("tests/projects/cmake").join(name)).unwrap();
+                assert_eq!(block, kept, "{name}");
+            }
+            let source = dir.path(name);
+            std::fs::write(&source, block).unwrap();
+            let built = Built::from(&build, source.to_str().unwrap());
+            let ran = output_of(built.command().arg(dir.path("input"))).unwrap();
+            assert!(ran.status.success() && ran.stdout == output.as_bytes(), "{name}: {ran:?}");
+        }
+    }
+}
+
+/// Random spans between all places, in all flavors, against a model.
+#[test]
+fn conformance_in_c() {
+    if has("cc", "conformance_in_c") {
+        let built = Built::from(&C, "conformance.c");
+        let seed = datapipes_testkit::seed(0x5eed);
+        let ran = output_of(built.command().env("SEED", seed.to_string())).unwrap();
+        println!("{}", holds("conformance.c", &ran));
     }
 }

@@ -1,10 +1,13 @@
 //! Memory of the library as a Python object.
 //!
-//! Unsafe code: the buffer protocol. The address that is given out is that of leased bytes, and the
-//! lease ends when the last view is released.
+//! Unsafe code: the buffer protocol, and memory that is taken out of an object that is dropped. The
+//! address that is given out is that of leased bytes, and the lease ends when the last view is
+//! released.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 
 use datapipes::locks::Mutex;
 use datapipes::{Dram, Lease, LeaseMut, MapOptions};
@@ -12,6 +15,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::errors::{attached, detached, invalid, to_py};
+
+/// Memory of more bytes than this is returned without the interpreter's lock.
+const MUCH: usize = 1 << 20;
 
 /// The right that views have.
 #[allow(dead_code)] // A lease is held, not looked at.
@@ -34,15 +40,41 @@ struct Views {
 /// may read.
 #[pyclass(frozen, weakref, module = "datapipes", name = "Buffer")]
 pub(crate) struct Buffer {
-    place: Dram,
+    place: Held,
     readonly: bool,
     /// Locked only by holders of the interpreter's lock.
     views: Mutex<Views>,
 }
 
+/// Memory that is returned without the interpreter's lock: much of it takes the kernel a while.
+struct Held(ManuallyDrop<Dram>);
+
+impl Deref for Held {
+    type Target = Dram;
+
+    fn deref(&self) -> &Dram {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: it is taken once, here, and nobody refers to this object after its `drop`.
+        let place = unsafe { ManuallyDrop::take(&mut self.0) };
+        if place.len() > MUCH {
+            // An object is dropped with the interpreter's lock held.
+            let _ = Python::try_attach(|py| py.detach(move || drop(place)));
+        }
+    }
+}
+
 impl Buffer {
     pub(crate) fn over(place: Dram) -> Buffer {
-        Buffer { place, readonly: false, views: Mutex::new(Views::default()) }
+        Buffer::with(place, false)
+    }
+
+    fn with(place: Dram, readonly: bool) -> Buffer {
+        Buffer { place: Held(ManuallyDrop::new(place)), readonly, views: Mutex::new(Views::default()) }
     }
 
     pub(crate) fn place(&self) -> &Dram {
@@ -51,6 +83,27 @@ impl Buffer {
 
     pub(crate) fn is_readonly(&self) -> bool {
         self.readonly
+    }
+
+    /// Counts a view. The first one takes the lease.
+    fn begin_view(&self) -> datapipes::Result<()> {
+        let mut views = self.views.lock();
+        if views.count == 0 {
+            views.lease = Some(match self.readonly {
+                true => ViewLease::Read(self.place.lease()?),
+                false => ViewLease::Write(self.place.lease_mut()?),
+            });
+        }
+        views.count += 1;
+        Ok(())
+    }
+
+    fn end_view(&self) {
+        let mut views = self.views.lock();
+        views.count = views.count.saturating_sub(1);
+        if views.count == 0 {
+            views.lease = None;
+        }
     }
 }
 
@@ -98,13 +151,13 @@ impl Buffer {
 
     /// The same memory, of which only read-only views are given.
     fn toreadonly(&self) -> Buffer {
-        Buffer { place: self.place.clone(), readonly: true, views: Mutex::new(Views::default()) }
+        Buffer::with(self.place.clone(), true)
     }
 
     /// `len` bytes at `offset`, which are the same bytes.
     fn part(&self, py: Python<'_>, offset: usize, len: usize) -> PyResult<Buffer> {
         let place = attached(py, || self.place.range(offset, len))?;
-        Ok(Buffer { place, readonly: self.readonly, views: Mutex::new(Views::default()) })
+        Ok(Buffer::with(place, self.readonly))
     }
 
     /// Fails as an array would, where NumPy does not get a view.
@@ -155,21 +208,9 @@ impl Buffer {
         // SAFETY: CPython gives a view that may be written; a view that is not filled has no owner.
         unsafe { (*view).obj = std::ptr::null_mut() };
         let this = slf.get();
-        let mut views = this.views.lock();
-        if views.count == 0 {
-            let lease = match this.readonly {
-                true => this.place.lease().map(ViewLease::Read),
-                false => this.place.lease_mut().map(ViewLease::Write),
-            };
-            match lease {
-                Ok(lease) => views.lease = Some(lease),
-                Err(error) => {
-                    // Making an exception may let other threads run, which may want this lock.
-                    drop(views);
-                    return Err(to_py(py, &error));
-                }
-            }
-        }
+        // Making an exception, or filling the view, may collect garbage, among it views of this
+        // Buffer, which take this lock. So it is not held then.
+        this.begin_view().map_err(|error| to_py(py, &error))?;
         let start = this.place.memory().address();
         let len = this.place.len() as ffi::Py_ssize_t;
         // SAFETY: the address and the length are those of the leased bytes. They stay valid while
@@ -177,12 +218,9 @@ impl Buffer {
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, c_int::from(this.readonly), flags) };
         if filled != 0 {
-            if views.count == 0 {
-                views.lease = None;
-            }
+            this.end_view();
             return Err(PyErr::fetch(py));
         }
-        views.count += 1;
         Ok(())
     }
 
@@ -191,10 +229,6 @@ impl Buffer {
     /// # Safety
     /// CPython calls it, once for each view.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        let mut views = self.views.lock();
-        views.count = views.count.saturating_sub(1);
-        if views.count == 0 {
-            views.lease = None;
-        }
+        self.end_view();
     }
 }

@@ -13,7 +13,7 @@ use datapipes::{Dram, Error, ErrorKind};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, allocate};
-use crate::errors::{attached, detached, json, to_py};
+use crate::errors::{attached, detached, json};
 use crate::foreign::{Use, raw};
 use crate::machine;
 
@@ -78,11 +78,13 @@ pub(crate) fn checkpoint_list(
     py: Python<'_>,
     folder: PathBuf,
 ) -> PyResult<Vec<(u64, PathBuf, Option<u64>, Option<String>)>> {
-    if !folder.is_dir() {
-        let context = format!("{} is not a folder", folder.display());
-        return Err(to_py(py, &Error::new(ErrorKind::NotFound, "list", context)));
-    }
-    let entries = detached(py, || Checkpoints::at(machine(), folder).list())?;
+    let entries = detached(py, || {
+        if !folder.is_dir() {
+            let context = format!("{} is not a folder", folder.display());
+            return Err(Error::new(ErrorKind::NotFound, "list", context));
+        }
+        Checkpoints::at(machine(), folder).list()
+    })?;
     let row = |entry: datapipes::durable::checkpoint::CheckpointEntry| match entry.state {
         Ok(manifest) => (entry.number, entry.path, Some(manifest.bytes()), None),
         Err(why) => (entry.number, entry.path, None, Some(why)),

@@ -1,55 +1,30 @@
 //! Files.
-//!
-//! Unsafe code: short reads by `pread`, into leased memory by its address.
-#![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use datapipes::locks::Mutex;
-use datapipes::memory::Access;
-use datapipes::process::OwningProcess;
-use datapipes::{Constraints, Counters, Dram, Error, ErrorKind, Pipe, Result, Span, Ssd};
+use datapipes::{Dram, Error, ErrorKind, Result, Span, Ssd};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, allocate};
-use crate::errors::{attached, detached, invalid, json};
+use crate::errors::{detached, invalid, json};
 use crate::foreign::{Bytes, Use};
 use crate::machine;
+use crate::opened::{Moved, Opened, available, constraints, note};
 use crate::pending::{self, Notifier, Pending};
-
-/// Up to this many bytes one system call is quicker than the making of a pipe.
-const SHORT: u64 = 64 << 10;
-
-/// What was moved, by primitive. The name of a short read is not that of a primitive.
-type Moved = BTreeMap<&'static str, Counters>;
+use crate::shared;
+use crate::short::{self, SHORT};
 
 /// An open file. `datapipes.open` makes it.
 #[pyclass(frozen, subclass, weakref, module = "datapipes", name = "File")]
 pub(crate) struct File {
     path: PathBuf,
     mode: String,
-    /// `None` once it is closed; with the process that opened it. Both are locked only by holders
-    /// of the interpreter's lock.
-    ssd: Mutex<Option<(Ssd, OwningProcess)>>,
+    /// `None` once it is closed. Both are locked only by holders of the interpreter's lock.
+    opened: Mutex<Option<Arc<Opened>>>,
     moved: Mutex<Moved>,
-}
-
-/// Adds what a pipe did.
-fn note(moved: &mut Moved, pipe: &Pipe) {
-    for hop in pipe.report().hops {
-        moved.entry(hop.primitive).or_default().add(&hop.counters);
-    }
-}
-
-/// The bytes from an offset to the end, at most `len`.
-fn available(ssd: &Ssd, offset: u64, len: u64) -> Result<u64> {
-    Ok(ssd.len()?.saturating_sub(offset).min(len))
-}
-
-fn constraints(len: u64) -> Constraints {
-    Constraints::default().typical_len(len)
 }
 
 /// Reads from the file into memory of at least as many bytes.
@@ -59,64 +34,69 @@ fn read_into(ssd: &Ssd, offset: u64, target: &Dram, len: u64) -> Result<Moved> {
         return Ok(moved);
     }
     if len <= SHORT {
-        read_short(ssd, offset, &target.range(0, len as usize)?)?;
-        let counters = Counters::default().transfers(1).bytes(len).requests(1).system_calls(1).cached_bytes(len);
-        moved.insert("pread", counters);
+        short::read(ssd, offset, &target.range(0, len as usize)?)?;
+        moved.insert("pread", short::counters(len));
         return Ok(moved);
     }
     let pipe = machine().connect_with(ssd, target, &constraints(len))?;
+    let workers = shared::workers(&pipe, len);
+    if workers > 1 {
+        return shared::read(ssd, (offset, target, len), workers);
+    }
     let result = pipe.transfer(Span { source: offset, target: 0, len });
     note(&mut moved, &pipe);
     result.map(|()| moved)
 }
 
-fn read_short(ssd: &Ssd, offset: u64, target: &Dram) -> Result<()> {
-    let lease = target.memory().raw_lease(Access::Write)?;
-    let (start, len) = (lease.address(), target.len());
-    let mut done = 0;
-    while done < len {
-        let at = offset + done as u64;
-        let context = || ssd.path().display().to_string();
-        // SAFETY: the lease gives the right to write `len` bytes from `start`, and the descriptor
-        // is open as long as `ssd`.
-        let n = unsafe {
-            libc::pread(ssd.file().cached_fd().as_raw_fd(), start.add(done).cast(), len - done, at as libc::off_t)
-        };
-        match usize::try_from(n) {
-            Ok(0) => return Err(Error::end_of_source("read", context(), at).with_bytes_done(done as u64)),
-            Ok(n) => done += n,
-            Err(_) => {
-                let error = std::io::Error::last_os_error();
-                if error.raw_os_error() != Some(libc::EINTR) {
-                    return Err(Error::io("read", error, context()).with_offset(at).with_bytes_done(done as u64));
-                }
-            }
-        }
+/// Writes `len` bytes of memory to the file.
+fn write_from(ssd: &Ssd, offset: u64, source: &Dram, len: u64) -> Result<Moved> {
+    let mut moved = Moved::new();
+    if len <= SHORT && short::may_write(ssd) {
+        short::write(ssd, offset, source)?;
+        moved.insert("pwrite", short::counters(len));
+        return Ok(moved);
     }
-    Ok(())
+    let pipe = machine().connect_with(source, ssd, &constraints(len))?;
+    let result = pipe.transfer(Span { source: 0, target: offset, len });
+    note(&mut moved, &pipe);
+    result.map(|()| moved)
 }
 
 impl File {
-    pub(crate) fn ssd(&self, py: Python<'_>, operation: &'static str) -> PyResult<Ssd> {
+    pub(crate) fn opened(&self, py: Python<'_>, operation: &'static str) -> PyResult<Arc<Opened>> {
         // The lock is free again before an exception is made, which may let other threads run.
-        let opened = self.ssd.lock().clone();
+        let opened = self.opened.lock().clone();
         match opened {
-            Some((ssd, owner)) if owner.is_here() => Ok(ssd),
-            Some((parents, _)) => self.in_child(py, &parents),
+            Some(opened) if opened.owner.is_here() => Ok(opened),
+            Some(parents) => self.in_child(py, &parents.ssd),
             None => Err(invalid(py, operation, format!("{} is closed", self.path.display()))),
         }
     }
 
     /// In a child made by `fork`, the same open file becomes a place of the child: what watches the
     /// parent's place is the parent's.
-    fn in_child(&self, py: Python<'_>, parents: &Ssd) -> PyResult<Ssd> {
-        let own = attached(py, || {
+    fn in_child(&self, py: Python<'_>, parents: &Ssd) -> PyResult<Arc<Opened>> {
+        let own = detached(py, || {
             let fd = parents.file().cached_fd().try_clone_to_owned();
             Ssd::from_fd(fd.map_err(|e| Error::io("open", e, self.path.display().to_string()))?, &self.path)
         })?;
-        let before = self.ssd.lock().replace((own.clone(), OwningProcess::here()));
+        let own = Opened::new(own);
+        let mut opened = self.opened.lock();
+        let before = match &*opened {
+            // Another thread of the child was quicker.
+            Some(other) if other.owner.is_here() => return Ok(other.clone()),
+            _ => opened.replace(own.clone()),
+        };
+        drop(opened);
+        // What it holds of the parent's does nothing here.
         drop(before);
         Ok(own)
+    }
+
+    /// Lets go of the file. That may close it, and wait for its pipes.
+    fn let_go(&self, py: Python<'_>) {
+        let opened = self.opened.lock().take();
+        py.detach(move || drop(opened));
     }
 
     fn add(&self, moved: Moved) {
@@ -136,8 +116,8 @@ impl File {
             "x" | "xb" | "x+" | "x+b" | "xb+" => detached(py, || Ssd::create_new(&path)),
             other => Err(invalid(py, "open", format!("mode {other:?}: give \"r\", \"r+\", \"w\" or \"x\""))),
         };
-        let ssd = Mutex::new(Some((opened?, OwningProcess::here())));
-        Ok(File { path, mode: mode.to_owned(), ssd, moved: Mutex::default() })
+        let opened = Mutex::new(Some(Opened::new(opened?)));
+        Ok(File { path, mode: mode.to_owned(), opened, moved: Mutex::default() })
     }
 
     /// The path it was opened by.
@@ -155,56 +135,63 @@ impl File {
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.ssd.lock().is_none()
+        self.opened.lock().is_none()
     }
 
     /// The descriptor, which stays the file's.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        Ok(self.ssd(py, "fileno")?.file().cached_fd().as_raw_fd())
+        Ok(self.opened(py, "fileno")?.ssd.file().cached_fd().as_raw_fd())
     }
 
     /// The present length in bytes.
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
-        let ssd = self.ssd(py, "size")?;
-        attached(py, || ssd.len())
+        let opened = self.opened(py, "size")?;
+        detached(py, || opened.ssd.len())
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(usize::try_from(self.size(py)?).unwrap_or(usize::MAX))
     }
 
+    /// An open file is true, also an empty one.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
     /// Closes it. Transfers that were started go on.
-    fn close(&self) {
-        drop(self.ssd.lock().take());
+    fn close(&self, py: Python<'_>) {
+        self.let_go(py);
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().ssd(slf.py(), "open")?;
+        slf.get().opened(slf.py(), "open")?;
         Ok(slf)
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close();
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.let_go(py);
     }
 
     /// Memory placed for `len` bytes at `offset`, so that they are read past the page cache without
     /// a bounce. Nothing is read.
     #[pyo3(signature = (offset, len, *, prefault = true))]
     fn buffer_for(&self, py: Python<'_>, offset: u64, len: usize, prefault: bool) -> PyResult<Buffer> {
-        let ssd = self.ssd(py, "allocate")?;
-        Ok(Buffer::over(detached(py, || place_for(&ssd, offset, len, prefault))?))
+        let opened = self.opened(py, "allocate")?;
+        let ssd = &opened.ssd;
+        Ok(Buffer::over(detached(py, || place_for(ssd, offset, len, prefault))?))
     }
 
     /// Fills `buffer` from `offset`. Returns the number of bytes, fewer at the file's end.
     #[pyo3(signature = (buffer, offset = 0))]
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<u64> {
-        let ssd = self.ssd(py, "read")?;
+        let opened = self.opened(py, "read")?;
+        let ssd = &opened.ssd;
         let bytes = Bytes::of(buffer, Use::Write, "read")?;
         let Some(target) = bytes.place() else { return Ok(0) };
         let (len, moved) = detached(py, || {
-            let len = available(&ssd, offset, target.len() as u64)?;
-            Ok((len, read_into(&ssd, offset, target, len)?))
+            let len = available(ssd, offset, target.len() as u64)?;
+            Ok((len, read_into(ssd, offset, target, len)?))
         })?;
         self.add(moved);
         Ok(len)
@@ -214,12 +201,13 @@ impl File {
     /// shorter at the file's end.
     #[pyo3(signature = (offset = 0, len = None))]
     fn read(&self, py: Python<'_>, offset: u64, len: Option<u64>) -> PyResult<Buffer> {
-        let ssd = self.ssd(py, "read")?;
+        let opened = self.opened(py, "read")?;
+        let ssd = &opened.ssd;
         let (place, moved) = detached(py, || {
-            let len = available(&ssd, offset, len.unwrap_or(u64::MAX))?;
+            let len = available(ssd, offset, len.unwrap_or(u64::MAX))?;
             // The device writes the pages first: touching them before would cost a pass.
-            let place = place_for(&ssd, offset, to_usize(len)?, false)?;
-            let moved = read_into(&ssd, offset, &place, len)?;
+            let place = place_for(ssd, offset, to_usize(len)?, false)?;
+            let moved = read_into(ssd, offset, &place, len)?;
             Ok((place, moved))
         })?;
         self.add(moved);
@@ -229,16 +217,13 @@ impl File {
     /// Writes all bytes of `buffer` at `offset`. Returns their number.
     #[pyo3(signature = (buffer, offset = 0))]
     fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<u64> {
-        let ssd = self.ssd(py, "write")?;
+        let opened = self.opened(py, "write")?;
+        let ssd = &opened.ssd;
         let bytes = Bytes::of(buffer, Use::Read, "write")?;
         let len = bytes.len() as u64;
-        let moved = detached(py, || {
-            let Some(source) = bytes.place() else { return Ok(Moved::new()) };
-            let pipe = machine().connect_with(source, &ssd, &constraints(len))?;
-            let mut moved = Moved::new();
-            let result = pipe.transfer(Span { source: 0, target: offset, len });
-            note(&mut moved, &pipe);
-            result.map(|()| moved)
+        let moved = detached(py, || match bytes.place() {
+            Some(source) => write_from(ssd, offset, source, len),
+            None => Ok(Moved::new()),
         })?;
         self.add(moved);
         Ok(len)
@@ -250,13 +235,18 @@ impl File {
     fn read_ranges<'py>(
         &self,
         py: Python<'py>,
-        ranges: Vec<(u64, u64)>,
+        ranges: Bound<'py, PyAny>,
         out: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let ssd = self.ssd(py, "read")?;
-        let mut spans = Vec::with_capacity(ranges.len());
-        let mut sum = 0u64;
-        for (source, len) in ranges {
+        let opened = self.opened(py, "read")?;
+        let ssd = &opened.ssd;
+        // What an object says of its length is not believed.
+        let (mut spans, mut sum) = (Vec::new(), 0u64);
+        for range in ranges.try_iter()? {
+            let (source, len) = pair(&range?)?;
+            if spans.try_reserve(1).is_err() {
+                return Err(invalid(py, "read", format!("{} ranges are more than fit the memory", spans.len())));
+            }
             spans.push(Span { source, target: sum, len });
             sum = sum.checked_add(len).ok_or_else(|| invalid(py, "read", "the ranges are longer than any memory"))?;
         }
@@ -264,7 +254,7 @@ impl File {
             Some(out) => out,
             None => {
                 let first = spans.first().map_or(0, |span| span.source);
-                let place = detached(py, || place_for(&ssd, first, to_usize(sum)?, false))?;
+                let place = detached(py, || place_for(ssd, first, to_usize(sum)?, false))?;
                 Bound::new(py, Buffer::over(place))?.into_any()
             }
         };
@@ -275,7 +265,7 @@ impl File {
         let Some(target) = bytes.place() else { return Ok(out) };
         let moved = detached(py, || {
             let typical = sum / spans.len().max(1) as u64;
-            let pipe = machine().connect_with(&ssd, target, &constraints(typical.max(1)))?;
+            let pipe = machine().connect_with(ssd, target, &constraints(typical.max(1)))?;
             let mut moved = Moved::new();
             let result = pipe.transfer_all(&spans);
             note(&mut moved, &pipe);
@@ -299,13 +289,15 @@ impl File {
 
     /// Returns when everything written would survive a power failure.
     fn fsync(&self, py: Python<'_>) -> PyResult<()> {
-        let ssd = self.ssd(py, "sync")?;
+        let opened = self.opened(py, "sync")?;
+        let ssd = &opened.ssd;
         detached(py, || ssd.sync())
     }
 
     /// Truncates or extends the file.
     fn truncate(&self, py: Python<'_>, len: u64) -> PyResult<()> {
-        let ssd = self.ssd(py, "set length")?;
+        let opened = self.opened(py, "set length")?;
+        let ssd = &opened.ssd;
         detached(py, || ssd.set_len(len))
     }
 
@@ -329,10 +321,9 @@ impl File {
         offset: u64,
         notifier: Option<&Notifier>,
     ) -> PyResult<Pending> {
-        let ssd = self.ssd(py, "read")?;
+        let opened = self.opened(py, "read")?;
         let bytes = Bytes::of(buffer, Use::Write, "read")?;
-        let len = attached(py, || available(&ssd, offset, bytes.len() as u64))?;
-        pending::start(py, &ssd, offset, bytes, len, notifier)
+        pending::start(py, &opened, offset, bytes, notifier)
     }
 }
 
@@ -345,5 +336,21 @@ fn place_for(ssd: &Ssd, offset: u64, len: usize, prefault: bool) -> Result<Dram>
     match len {
         0 => allocate(0, false),
         _ => Dram::allocate_for_with(ssd, offset, len, datapipes::MapOptions::default().prefault(prefault)),
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // An object is dropped with the interpreter's lock held.
+        let _ = Python::try_attach(|py| self.let_go(py));
+    }
+}
+
+/// The two numbers of a range: a tuple, a list, a row of an array.
+fn pair(range: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
+    let mut numbers = range.try_iter()?;
+    match (numbers.next().transpose()?, numbers.next().transpose()?, numbers.next().transpose()?) {
+        (Some(offset), Some(len), None) => Ok((offset.extract()?, len.extract()?)),
+        _ => Err(invalid(range.py(), "read", "a range is an offset and a length")),
     }
 }

@@ -138,6 +138,11 @@ pub(crate) fn raw(object: &Bound<'_, PyAny>, purpose: Use, operation: &'static s
     if purpose == Use::Write && raw.readonly() {
         return Err(invalid(py, operation, "the buffer is read-only"));
     }
+    // An `O` in the format is a reference; names of fields stand between colons.
+    let mut types = raw.format().to_bytes().split(|byte| *byte == b':').step_by(2);
+    if types.any(|types| types.contains(&b'O')) {
+        return Err(invalid(py, operation, "the buffer has references to objects of Python, not only bytes"));
+    }
     if !raw.is_c_contiguous() {
         return Err(invalid(py, operation, "the bytes of the buffer do not lie side by side (C order)"));
     }

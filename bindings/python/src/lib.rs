@@ -7,13 +7,18 @@
 //! | `errors` | exceptions; calls without the interpreter's lock |
 //! | `foreign` | memory of Python objects as places |
 //! | `buffer` | memory of the library as a Python object |
+//! | `opened` | a file as one process opened it, with its kept pipes |
 //! | `file` | files |
+//! | `short` | a few bytes of a file, by one system call |
+//! | `shared` | long reads of bytes that the page cache has, by several cores |
+//! | `pipe` | pipes that the caller keeps |
 //! | `pending` | transfers that were started |
+//! | `kept` | pipes that a file keeps for them |
 //! | `rows` | rows of a table, through the cache |
-//! | `sort`, `checkpoint` | the products |
+//! | `sort`, `checkpoint`, `log` | the products |
 //!
-//! Unsafe code is in `foreign`, `buffer`, `file`, `rows` and `checkpoint`, which begin with what
-//! they guarantee.
+//! Unsafe code is in `foreign`, `buffer`, `short`, `kept`, `rows`, `checkpoint` and `log`, which
+//! begin with what they guarantee.
 #![deny(unsafe_code)]
 
 mod buffer;
@@ -21,8 +26,14 @@ mod checkpoint;
 mod errors;
 mod file;
 mod foreign;
+mod kept;
+mod log;
+mod opened;
 mod pending;
+mod pipe;
 mod rows;
+mod shared;
+mod short;
 mod sort;
 
 use std::sync::OnceLock;
@@ -43,14 +54,14 @@ pub(crate) fn machine() -> &'static Machine {
 /// The machine as text and as JSON.
 #[pyfunction]
 fn machine_facts(py: Python<'_>) -> PyResult<(String, String)> {
-    let topology = machine().topology();
+    let topology = detached(py, || Ok(machine().topology()))?;
     Ok((topology.to_string(), json(py, topology)?))
 }
 
 /// A place of Python: a File, a Buffer, or the name of a place.
 fn place(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Box<dyn Locator + Send + Sync>> {
     if let Ok(file) = object.cast::<File>() {
-        return Ok(Box::new(file.get().ssd(py, "explain")?));
+        return Ok(Box::new(file.get().opened(py, "explain")?.ssd.clone()));
     }
     if let Ok(buffer) = object.cast::<Buffer>() {
         return Ok(Box::new(buffer.get().place().clone()));
@@ -102,9 +113,12 @@ fn _datapipes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Buffer>()?;
     module.add_class::<File>()?;
+    module.add_class::<pipe::PyPipe>()?;
     module.add_class::<pending::Pending>()?;
     module.add_class::<pending::Notifier>()?;
     module.add_class::<rows::RowReader>()?;
+    module.add_class::<log::Log>()?;
+    module.add_class::<log::LogReader>()?;
     module.add_function(wrap_pyfunction!(machine_facts, module)?)?;
     module.add_function(wrap_pyfunction!(explain, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
@@ -112,6 +126,8 @@ fn _datapipes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_save, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_restore, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_list, module)?)?;
+    module.add_function(wrap_pyfunction!(log::read_log, module)?)?;
+    module.add_function(wrap_pyfunction!(log::examine_log, module)?)?;
     module.add_function(wrap_pyfunction!(pending::_shutdown, module)?)?;
     Ok(())
 }

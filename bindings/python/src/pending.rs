@@ -10,18 +10,22 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datapipes::locks::{Condvar, Mutex};
 use datapipes::process::OwningProcess;
-use datapipes::{ConnectOptions, Constraints, Error, ErrorKind, Runtime, RuntimePipe, Span, Ssd};
+use datapipes::{ConnectOptions, Constraints, Dram, Error, ErrorKind, Runtime, RuntimePipe, Span};
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors::{attached, detached, to_py};
 use crate::foreign::Bytes;
+use crate::kept::{KeptPipes, Staged};
 use crate::machine;
+use crate::opened::{Opened, available};
+use crate::short::{self, SHORT};
 
 /// How often a waiter looks for signals (Ctrl-C).
 const SIGNALS: Duration = Duration::from_millis(50);
@@ -42,23 +46,27 @@ static ABANDONED: Mutex<Vec<Parts>> = Mutex::new(Vec::new());
 
 /// Returns the runtime, and starts it for the first transfer of a process.
 fn runtime(py: Python<'_>) -> PyResult<Arc<Runtime>> {
-    let (runtime, before) = attached(py, || {
-        let mut running = RUNTIME.lock();
-        match &*running {
-            Running::Here(runtime, owner) if owner.is_here() => return Ok((runtime.clone(), None)),
-            Running::Ended(owner) if owner.is_here() => {
-                let error = Error::new(ErrorKind::Unavailable, "read", "the interpreter ends");
-                return Err(error.with_advice("use `readinto`, which blocks"));
-            }
-            _ => {}
+    let known = || match &*RUNTIME.lock() {
+        Running::Here(runtime, owner) if owner.is_here() => Ok(Some(runtime.clone())),
+        Running::Ended(owner) if owner.is_here() => {
+            let error = Error::new(ErrorKind::Unavailable, "read", "the interpreter ends");
+            Err(error.with_advice("use `readinto`, which blocks"))
         }
-        let runtime = Arc::new(Runtime::start(machine())?);
-        let here = Running::Here(runtime.clone(), OwningProcess::here());
-        Ok((runtime, Some(std::mem::replace(&mut *running, here))))
-    })?;
+        _ => Ok(None),
+    };
+    if let Some(runtime) = attached(py, known)? {
+        return Ok(runtime);
+    }
+    // It is made without either lock. Where another thread was quicker, its runtime is used.
+    let made = detached(py, || Ok(Arc::new(Runtime::start(machine())?)))?;
+    if let Some(quicker) = attached(py, known)? {
+        py.detach(move || drop(made));
+        return Ok(quicker);
+    }
+    let before = std::mem::replace(&mut *RUNTIME.lock(), Running::Here(made.clone(), OwningProcess::here()));
     // The parent's, in a child: dropping it does nothing there.
     drop(before);
-    Ok(runtime)
+    Ok(made)
 }
 
 /// Waits for all transfers in flight, and ends the runtime's threads: before the interpreter ends.
@@ -88,9 +96,19 @@ struct Op {
     outcome: Mutex<Option<Result<(), Arc<Error>>>>,
     done: Condvar,
     owner: OwningProcess,
+    /// By this number a notifier names it. No other of the process has it.
+    number: u64,
 }
 
+/// The number of the next transfer.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 impl Op {
+    fn new() -> Arc<Op> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Op { outcome: Mutex::new(None), done: Condvar::new(), owner: OwningProcess::here(), number })
+    }
+
     fn set(&self, result: datapipes::Result<()>) {
         *self.outcome.lock() = Some(result.map_err(Arc::new));
         self.done.notify_all();
@@ -109,18 +127,29 @@ impl Op {
     }
 }
 
+/// What carries out a transfer.
+#[allow(dead_code)] // It is held, not looked at.
+enum Carrier {
+    /// A pipe that the file keeps.
+    Kept(Arc<Staged>),
+    /// A pipe of its own.
+    Own(RuntimePipe),
+}
+
 /// What a transfer needs until it is done.
 struct Parts {
     op: Arc<Op>,
-    pipe: Option<RuntimePipe>,
+    carrier: Option<Carrier>,
     bytes: Bytes,
 }
 
 impl Parts {
     /// Lets go of the pipe, then of the bytes.
     fn end(self, py: Python<'_>) {
-        let Parts { pipe, bytes, .. } = self;
-        py.detach(move || drop(pipe));
+        let Parts { carrier, bytes, .. } = self;
+        if carrier.is_some() {
+            py.detach(move || drop(carrier));
+        }
         drop(bytes);
     }
 }
@@ -135,43 +164,73 @@ pub(crate) struct Pending {
     parts: Mutex<Option<Parts>>,
 }
 
-/// Starts a read of `len` bytes.
+/// Starts to fill bytes from `offset` of a file. Where the page cache has a few bytes that are
+/// asked for, it is done at once, and the notifier hears nothing of it.
 pub(crate) fn start(
     py: Python<'_>,
-    ssd: &Ssd,
+    opened: &Opened,
     offset: u64,
     bytes: Bytes,
-    len: u64,
     notifier: Option<&Notifier>,
 ) -> PyResult<Pending> {
     sweep(py);
-    let op = Arc::new(Op { outcome: Mutex::new(None), done: Condvar::new(), owner: OwningProcess::here() });
+    let (ssd, target) = (&opened.ssd, bytes.place());
+    let (len, rest) = detached(py, || {
+        let Some(target) = target else { return Ok((0, None)) };
+        let len = available(ssd, offset, target.len() as u64)?;
+        // What is no longer than the memory fits in it.
+        let target = target.range(0, len as usize)?;
+        let done = len == 0 || len <= SHORT && short::read_cached(ssd, offset, &target)?;
+        Ok((len, (!done).then_some(target)))
+    })?;
+    let op = Op::new();
+    let carrier = match rest {
+        Some(target) => Some(carry_out(py, opened, (offset, &target), &op, notifier)?),
+        None => {
+            op.set(Ok(()));
+            None
+        }
+    };
+    Ok(Pending { op: op.clone(), len, parts: Mutex::new(Some(Parts { op, carrier, bytes })) })
+}
+
+/// Starts a transfer that was not done at once.
+fn carry_out(
+    py: Python<'_>,
+    opened: &Opened,
+    (offset, target): (u64, &Dram),
+    op: &Arc<Op>,
+    notifier: Option<&Notifier>,
+) -> PyResult<Carrier> {
     let tell = notifier.map(|notifier| notifier.share(py)).transpose()?;
-    let sink = op.clone();
-    let id = Arc::as_ptr(&op).addr();
+    let (sink, id) = (op.clone(), op.number);
     let finish = move |result: datapipes::Result<()>| {
         sink.set(result);
         if let Some(tell) = tell {
             tell.tell(id);
         }
     };
-    let pipe = match bytes.place() {
-        Some(target) if len > 0 => {
-            let runtime = runtime(py)?;
-            let pipe = detached(py, || {
-                let options = ConnectOptions::default().constraints(Constraints::default().typical_len(len));
-                let pipe = runtime.connect_with(ssd, target, &options)?;
-                pipe.transfer(Span { source: offset, target: 0, len })?.on_done(finish);
-                Ok(pipe)
-            })?;
-            Some(pipe)
-        }
-        _ => {
-            finish(Ok(()));
-            None
+    let runtime = runtime(py)?;
+    let (ssd, len) = (&opened.ssd, target.len() as u64);
+    let Some(size) = KeptPipes::size_for(len) else {
+        return detached(py, || {
+            let options = ConnectOptions::default().constraints(Constraints::default().typical_len(len));
+            let pipe = runtime.connect_with(ssd, target, &options)?;
+            pipe.transfer(Span { source: offset, target: 0, len })?.on_done(finish);
+            Ok(Carrier::Own(pipe))
+        });
+    };
+    let staged = match opened.kept.get(size) {
+        Some(staged) => staged,
+        None => {
+            let made = detached(py, || Staged::connect(&runtime, ssd, size))?;
+            opened.kept.keep(size, made)
         }
     };
-    Ok(Pending { op: op.clone(), len, parts: Mutex::new(Some(Parts { op, pipe, bytes })) })
+    detached(py, move || {
+        staged.read(offset, target, Box::new(finish))?;
+        Ok(Carrier::Kept(staged))
+    })
 }
 
 #[pymethods]
@@ -222,8 +281,8 @@ impl Pending {
 
     /// By this number a notifier names it.
     #[getter]
-    fn _number(&self) -> usize {
-        Arc::as_ptr(&self.op).addr()
+    fn _number(&self) -> u64 {
+        self.op.number
     }
 
     fn __repr__(&self) -> String {
@@ -250,11 +309,11 @@ impl Drop for Pending {
 /// What the runtime's threads and the notifier share.
 struct Told {
     fd: OwnedFd,
-    numbers: Mutex<Vec<usize>>,
+    numbers: Mutex<Vec<u64>>,
 }
 
 impl Told {
-    fn tell(&self, number: usize) {
+    fn tell(&self, number: u64) {
         self.numbers.lock().push(number);
         // A full counter wakes up its reader as well.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
@@ -279,7 +338,7 @@ impl Notifier {
 impl Notifier {
     #[new]
     fn new(py: Python<'_>) -> PyResult<Notifier> {
-        let fd = attached(py, || {
+        let fd = detached(py, || {
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|e| Error::os("open", e.raw_os_error(), "an eventfd"))
         })?;
@@ -292,7 +351,7 @@ impl Notifier {
     }
 
     /// The numbers of the transfers that are done since the last call.
-    fn take(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+    fn take(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         attached(py, || self.owner.check("read"))?;
         // Nothing to read means that another call took it.
         let _ = rustix::io::read(&self.told.fd, &mut [0u8; 8]);

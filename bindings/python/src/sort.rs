@@ -68,7 +68,7 @@ pub(crate) fn sort(
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<(String, String)> {
     let format = format_of(py, format, record, (reverse, unique), (keys, separator))?;
-    let mut job = attached(py, || SortJob::new(machine(), format, &input, &output))?.unique(unique);
+    let mut job = detached(py, || SortJob::new(machine(), format, &input, &output))?.unique(unique);
     if let Some(bytes) = memory {
         job = job.memory_bytes(bytes);
     }

@@ -163,3 +163,20 @@ def test_sort_and_checkpoint_in_a_child(folder):
     in_child(child)
     assert np.fromfile(folder / "out", np.uint64)[0] == 0
     assert dp.checkpoint.restore(folder / "store")["a"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_log_stays_the_parents(folder):
+    with dp.Log(folder / "log") as log:
+        log.append_durable(b"one")
+        reader = iter(log)
+
+        def work():
+            for call in (lambda: log.append(b"x"), lambda: log.sync(), lambda: log.read(1), lambda: next(reader)):
+                with pytest.raises(dp.Forked):
+                    call()
+            assert list(dp.read_log(folder / "log")) == [(1, b"one")]
+            log.close()
+
+        in_child(work)
+        assert log.append_durable(b"two") == 2
+    assert list(dp.read_log(folder / "log")) == [(1, b"one"), (2, b"two")]

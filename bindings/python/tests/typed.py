@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 
 import datapipes as dp
 import numpy as np
@@ -25,6 +26,18 @@ def files(path: str) -> int:
         return count + len(buffer) + under_way.result(timeout=5.0)
 
 
+def names(path: bytes, out: pathlib.Path) -> pathlib.Path:
+    with dp.open(path) as file:
+        part = file.read(0, 8)
+        array: npt.NDArray[np.uint8] = np.frombuffer(memoryview(part), np.uint8)
+        file.readinto(np.zeros(4, "M8[s]"))
+        file.read_ranges(np.array([[0, 10]]))
+        file.read_ranges([range(2), [0, int(array[0])]])
+        dp.sort(path, out, separator=b",")
+        print(dp.load_files([path, out, "x"]), memoryview(part))
+        return file.path
+
+
 async def serve(path: str) -> int:
     with dp.open(path) as file:
         return await file.pread_async(bytearray(100), 0)
@@ -33,6 +46,22 @@ async def serve(path: str) -> int:
 def rows(path: str) -> npt.NDArray[np.float32]:
     table = dp.rows(path, "float32", 128, cache="256M")
     return table[np.array([1, 2, 3])]
+
+
+def pipes(path: str) -> dict[str, object]:
+    with dp.open(path) as file:
+        pipe: dp.Pipe = dp.connect(file, dp.Buffer(4096), typical_len=64)
+        pipe.transfer(source=5, len=64)
+        print(pipe.route())
+        return pipe.report().to_dict()
+
+
+def logs(folder: str) -> list[bytes]:
+    with dp.Log(folder, segment_bytes=1 << 20) as log:
+        number: int = log.append(b"one") + log.append_durable(np.zeros(3))
+        log.sync()
+        print(number, log.read(1), log.stats()["records"], dp.examine_log(folder))
+        return [record for _, record in log] + [record for _, record in dp.read_log(folder, start=2)]
 
 
 def main() -> None:

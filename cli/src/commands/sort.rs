@@ -132,7 +132,7 @@ fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<O
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
     match input.sort_into(output, parsed.options.unique, &control)? {
         SmallOutcome::Sorted(_) => Ok(None),
-        SmallOutcome::TooMany(output) => Ok(Some(output)),
+        SmallOutcome::Declined(output) => Ok(Some(output)),
     }
 }
 

@@ -12,6 +12,11 @@ pub(crate) fn close_afterwards(files: Vec<OwnedFd>) {
     if files.is_empty() {
         return;
     }
+    // A process that cannot close what it inherited would hold it for ever, this pipe included.
+    // The call is not in a kernel before 5.9, and not allowed under some filters.
+    if !close_range(u32::MAX, u32::MAX) {
+        return;
+    }
     let Ok((ended, held)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
     let mut kept: Vec<u32> = files.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
     kept.push(ended.as_raw_fd().unsigned_abs());
@@ -22,19 +27,26 @@ pub(crate) fn close_afterwards(files: Vec<OwnedFd>) {
     unsafe {
         if libc::fork() == 0 {
             let mut from = 0;
+            let mut alone = true;
             for fd in &kept {
-                if from < *fd {
-                    libc::syscall(libc::SYS_close_range, from, *fd - 1, 0);
-                }
+                alone &= from == *fd || close_range(from, *fd - 1);
                 from = *fd + 1;
             }
-            libc::syscall(libc::SYS_close_range, from, u32::MAX, 0);
+            alone &= close_range(from, u32::MAX);
             let mut byte = 0_u8;
-            // It returns when nobody holds the other end any more.
-            libc::read(ended_fd, (&raw mut byte).cast(), 1);
+            if alone {
+                // It returns when nobody holds the other end any more.
+                libc::read(ended_fd, (&raw mut byte).cast(), 1);
+            }
             libc::_exit(0);
         }
     }
     // The end of this process closes this.
     std::mem::forget(held);
+}
+
+/// Closes all descriptors of a range.
+fn close_range(first: u32, last: u32) -> bool {
+    // SAFETY: it is called for no descriptor at all, or in a child that uses none of them any more.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) == 0 }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use datapipes_cache::{BufferPool, CacheOptions, CachePolicy, ExternalChanges, FineGrained};
 use datapipes_core::{ErrorKind, Ssd};
+use datapipes_testkit::PATIENCE;
 use fixture::{File, Random, machine, mix, noise, seed, steps};
 
 const BUDGET: usize = 2 << 20;
@@ -25,6 +26,8 @@ fn pool_that_looks(policy: CachePolicy, outside: ExternalChanges) -> BufferPool 
     let mut config = CacheOptions::new(machine()).budget(BUDGET).policy(policy);
     config.prefault = false;
     config.outside = outside;
+    // A machine that does much else may keep a reader from its lane for seconds.
+    config.patience = PATIENCE;
     BufferPool::new(config).unwrap()
 }
 

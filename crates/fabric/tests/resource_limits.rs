@@ -179,10 +179,16 @@ fn standard_error_is_a_pipe_of_the_controllers_labelled_and_bounded() {
 }
 
 fn what_a_device_says_last_explains_its_end() {
-    let mut session = own_session();
+    let dir = scratch();
+    // Its words go to a file: who looks for a failure looks for "panicked".
+    let shown = dir.join("shown");
+    let mut session = session_by(&dir, &format!("exec PROGRAM \"$@\" 2> {}", shown.display()));
     let (device, _results) = launch(&mut session, "panicking", json!({}));
     let how = end_of(&mut session, device);
     assert!(how.contains("exit status: 101") && how.contains("the reason why"), "{how}");
+    drop(session);
+    let text = std::fs::read_to_string(&shown).unwrap();
+    assert!(text.contains("device panicking: the reason why"), "{text}");
 }
 
 fn a_chain_of_delegations_comes_to_an_end_and_costs_others_nothing() {

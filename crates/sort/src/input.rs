@@ -215,7 +215,7 @@ fn cannot_open(error: std::io::Error, path: &Path) -> Error {
 /// Whether the length that a file reports can be trusted. Files in /proc and /sys, and in some FUSE
 /// file systems, have another length than they report. They have no blocks, as have other files
 /// only if they are one hole; such files are read as streams too.
-fn says_its_length(meta: &std::fs::Metadata) -> bool {
+pub(crate) fn says_its_length(meta: &std::fs::Metadata) -> bool {
     meta.len() > 0 && meta.blocks() > 0
 }
 

@@ -21,6 +21,7 @@ use datapipes_core::{FileMode, OutputFile, Result};
 
 use crate::control::Control;
 use crate::form::sample_sort::SlotSorter;
+use crate::input::says_its_length;
 use crate::job::RecordFormat;
 use crate::memory::blocks::OrderedStream;
 use crate::numbers::{Numbers, Unsigned};
@@ -36,6 +37,8 @@ const MAX_BYTES: usize = 1 << 20;
 /// The most records: with their entries, and as much room to sort them, they fit the smallest
 /// budget.
 const MAX_RECORDS: usize = 128 << 10;
+/// The most memory of a sort beside records and entries: buckets, samples, and keys of a group.
+const SORTER_BYTES: usize = 2 << 20;
 
 /// Small files that were read, and wait to be sorted.
 #[derive(Debug)]
@@ -88,8 +91,9 @@ impl SmallInput {
 
     /// Appends the bytes of a file, if it is a regular one and there is room for it.
     fn append(&mut self, path: &Path) -> Option<()> {
-        // Opening a named pipe would have an effect.
-        let fits = |meta: &Metadata, room: usize| meta.is_file() && meta.len() <= room as u64;
+        // Opening a named pipe would have an effect. So would reading some files that do not say
+        // their length: what was read from them is gone, and the ordinary way would miss it.
+        let fits = |meta: &Metadata, room: usize| meta.is_file() && says_its_length(meta) && meta.len() <= room as u64;
         let room = MAX_BYTES.checked_sub(self.bytes.len())?;
         if !fits(&std::fs::metadata(path).ok()?, room) {
             return None;
@@ -108,13 +112,14 @@ impl SmallInput {
 
     /// Sorts the records into the output. `unique` keeps the first of records with the same key.
     ///
-    /// Returns `None`, with nothing changed, if there are more records than fit a small buffer.
+    /// Returns [`Declined`](SmallOutcome::Declined), with nothing changed, if there are more
+    /// records than fit a small buffer, or if there is no memory for one.
     ///
     /// # Errors
     /// Those of [`sort`](crate::sort) about outputs; `Interrupted`.
     pub fn sort_into(self, output: Output, unique: bool, control: &Control) -> Result<SmallOutcome> {
         let started = Instant::now();
-        let Some(sorted) = self.sorted(unique)? else { return Ok(SmallOutcome::TooMany(output)) };
+        let Some(sorted) = self.sorted(unique)? else { return Ok(SmallOutcome::Declined(output)) };
         control.check()?;
         control.progress.total.store(self.read, Relaxed);
         control.progress.read.store(self.read, Relaxed);
@@ -153,7 +158,7 @@ impl SmallInput {
         })))
     }
 
-    /// The records in order; `None` if there are too many.
+    /// The records in order; `None` if there are too many, or no memory to sort them.
     fn sorted(&self, unique: bool) -> Result<Option<Sorted>> {
         match &self.format {
             RecordFormat::Records { len, key_at, key_len, reverse } => {
@@ -161,6 +166,10 @@ impl SmallInput {
             }
             RecordFormat::Numbers { kind, reverse } => {
                 let numbers = Numbers { kind: *kind, reverse: *reverse };
+                // The values, what their sort needs, and the output.
+                if !has_memory(3 * self.bytes.len()) {
+                    return Ok(None);
+                }
                 Ok(Some(match kind.width() {
                     4 => self.sort_numbers::<u32>(numbers, unique),
                     _ => self.sort_numbers::<u64>(numbers, unique),
@@ -179,6 +188,16 @@ impl SmallInput {
         let raw = &self.bytes[..];
         let mut read = Tally::default();
         let mut entries: Vec<Entry> = Vec::new();
+        // What follows takes memory without asking whether it is there.
+        let records = match (layout.fixed_len(), layout.terminator()) {
+            (Some(len), _) => raw.len() / len,
+            (None, Some(terminator)) => memchr::memchr_iter(terminator, raw).count(),
+            (None, None) => MAX_RECORDS,
+        };
+        if records > MAX_RECORDS || !has_memory(raw.len() + records * 2 * size_of::<Entry>()) {
+            return Ok(None);
+        }
+        entries.reserve_exact(records);
         let end = layout.scan(raw, 0, |from, to| {
             let record = &raw[from..to];
             read.add(record);
@@ -229,11 +248,17 @@ impl SmallInput {
     }
 }
 
+/// Whether there is memory for so many bytes, and for what a sort needs beside them.
+fn has_memory(bytes: usize) -> bool {
+    Vec::<u8>::new().try_reserve_exact(bytes + SORTER_BYTES).is_ok()
+}
+
 /// What became of a small input.
 #[derive(Debug)]
 pub enum SmallOutcome {
     /// It is sorted.
     Sorted(Box<SortReport>),
-    /// It has too many records for a small buffer: nothing has changed, and this is the output.
-    TooMany(Output),
+    /// It has too many records for a small buffer, or there is no memory for one. Nothing has
+    /// changed, and this is the output.
+    Declined(Output),
 }

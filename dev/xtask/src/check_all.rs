@@ -18,12 +18,13 @@ struct Check {
     settings: &'static [&'static str],
 }
 
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 14] = [
     Check { command: "ci", settings: &[] },
     // All tests are a part of `ci`; this shows that the command takes options.
     Check { command: "test", settings: &["-p", "xtask"] },
     Check { command: "packages", settings: &[] },
     Check { command: "install", settings: &["--prefix", "/opt/datapipes", "--destdir", "target/installed"] },
+    Check { command: "deb", settings: &["target/packages"] },
     // Definitions that are over in seconds, and that need nothing from the network.
     Check {
         command: "bench",

@@ -36,6 +36,7 @@ usage: cargo xtask COMMAND
   guest [NAMES] [--fetch]                 tests on hardware that is absent here, in virtual machines that have it
   bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
   install --prefix DIR [--destdir DIR]    libraries and headers for C and C++, for pkg-config and CMake
+  deb DIR                                 the same as a package for Debian (needs dpkg-deb)
   check-all [COMMANDS]                    all of the above with short settings, and a table of what passed
 ";
 
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         "soak" => soak::run(&rest),
         "guest" => guest::run(&rest),
         "install" => install::run(&rest),
+        "deb" => install::run_deb(&rest),
         "bench" => bench::run(&rest),
         "check-all" => check_all::run(&rest),
         "" | "help" | "-h" | "--help" => {

@@ -27,10 +27,12 @@ pub(crate) struct TestOutputParser {
     skipped: BTreeMap<String, String>,
     not_applicable: BTreeMap<String, String>,
     ignored: Vec<(String, String)>,
+    failures: Vec<String>,
     in_outputs: bool,
+    in_failures: bool,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
@@ -39,6 +41,19 @@ pub(crate) struct Totals {
     /// Name and reason.
     pub(crate) not_applicable: Vec<(String, String)>,
     pub(crate) unfinished_programs: usize,
+    /// What failed and the outputs of the tests that did, line by line.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Totals {
+    /// Adds what other tests came to.
+    pub(crate) fn add(&mut self, other: Totals) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped.extend(other.skipped);
+        self.not_applicable.extend(other.not_applicable);
+        self.unfinished_programs += other.unfinished_programs;
+    }
 }
 
 impl TestOutputParser {
@@ -55,11 +70,15 @@ impl TestOutputParser {
             self.in_outputs = true;
         } else if line == "failures:" {
             self.in_outputs = false;
+            self.in_failures = true;
         } else if let Some(counts) = line.strip_prefix("test result: ") {
             self.in_outputs = false;
+            self.in_failures = false;
             self.programs_finished += 1;
             self.passed += count(counts, "passed");
             self.failed += count(counts, "failed");
+        } else if self.in_failures {
+            self.failures.push(line);
         } else if !self.in_outputs {
             self.progress(&line);
         }
@@ -72,6 +91,8 @@ impl TestOutputParser {
         } else if let Some((name, result)) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ")) {
             if result == "ok" {
                 self.passed_names.insert(name.to_string());
+            } else if result.starts_with("FAILED") {
+                self.failures.push(line.to_string());
             } else if let Some(why) = result.strip_prefix("ignored") {
                 let why = why.trim_start_matches([',', ' ']);
                 let why = if why.is_empty() { "marked #[ignore]" } else { why };
@@ -95,6 +116,7 @@ impl TestOutputParser {
             skipped: self.skipped.into_iter().chain(self.ignored).collect(),
             not_applicable: self.not_applicable.into_iter().collect(),
             unfinished_programs: self.programs_started.saturating_sub(self.programs_finished),
+            failures: self.failures,
         }
     }
 }
@@ -113,9 +135,9 @@ fn case<'l>(line: &'l str, word: &str) -> Option<(&'l str, &'l str)> {
     Some(rest.split_once(": ").unwrap_or((rest, "no reason given")))
 }
 
-/// The number before `word` in `ok. 5 passed; 0 failed; ...`.
-fn count(counts: &str, word: &str) -> usize {
-    let words: Vec<&str> = counts.split([' ', ';']).filter(|w| !w.is_empty()).collect();
+/// The number before `word` in `ok. 5 passed; 0 failed; ...` or `5 passed, 1 failed in 2s`.
+pub(crate) fn count(counts: &str, word: &str) -> usize {
+    let words: Vec<&str> = counts.split([' ', ';', ',']).filter(|w| !w.is_empty()).collect();
     let found = words.windows(2).find(|pair| pair[1] == word);
     found.and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
 }
@@ -175,6 +197,16 @@ mod tests {
     #[test]
     fn a_program_that_dies_is_noticed() {
         assert_eq!(tally("running 9 tests\ntest a ... ok\n").unfinished_programs, 1);
+    }
+
+    #[test]
+    fn what_failed_is_kept() {
+        let totals = tally(
+            "running 2 tests\ntest one ... ok\ntest two ... FAILED\n\nsuccesses:\n---- one stdout ----\nchatter\n\n\
+             failures:\n---- two stdout ----\nthe reason\nfailures:\n    two\n\
+             test result: FAILED. 1 passed; 1 failed\nrunning 1 test\ntest three ... ok\n",
+        );
+        assert_eq!(totals.failures, ["test two ... FAILED", "---- two stdout ----", "the reason", "    two"]);
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! `cargo xtask test`: every test there is, then one line that sums them up.
+//! `cargo xtask test`: every test there is, then one line that sums them up. With `--python` first,
+//! those of the Python package are among them.
 //!
 //! The dev profile is used (the workspace sets opt-level 1 there): it keeps the debug assertions
 //! and overflow checks, which are half of what the tests are for, and it builds in a third of the
 //! time of a release build. `--release` is passed on for those who want it.
 
-use crate::tally::{TestOutputParser, by_reason};
-use crate::{TaskResult, steps};
+use crate::tally::{TestOutputParser, Totals, by_reason};
+use crate::{TaskResult, python_test, steps};
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 const TOOLS: [(&str, &str); 4] =
     [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
-/// How long test programs may print nothing. It is far more than a test takes or a crate needs to
-/// be built: a test that waits for ever is ended, and fails.
+/// How long test programs may print nothing. It is far more than a test takes: a test that waits
+/// for ever is ended, and fails.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 pub(crate) fn run(options: &[String]) -> TaskResult<()> {
@@ -26,39 +27,55 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
         let version = steps::first_line(Command::new(tool).arg("--version"));
         println!("{tool} ({purpose}): {}", version.as_deref().unwrap_or("not found"));
     }
+    let (python, options) = match options.split_first() {
+        Some((first, rest)) if first == "--python" => (true, rest),
+        _ => (false, options),
+    };
     let (cargo_options, test_options) = match options.iter().position(|o| o == "--") {
         Some(at) => (&options[..at], &options[at + 1..]),
         None => (options, &[][..]),
     };
     let chosen = cargo_options.iter().any(|o| o.starts_with("-p") || o.starts_with("--package"));
-    let mut command = steps::cargo(&["test", "--no-fail-fast"]);
     // A developer at work on one crate may name it; otherwise all of them.
-    command.args((!chosen).then_some("--workspace"));
+    let workspace = (!chosen).then_some("--workspace");
+    // First everything is built, because a compiler may be silent for as long as it needs.
+    // What documentation shows is built as it runs.
+    if !cargo_options.iter().any(|o| o == "--doc") {
+        steps::finish(steps::cargo(&["test", "--no-run"]).args(workspace).args(cargo_options))?;
+    }
+    let mut command = steps::cargo(&["test", "--no-fail-fast"]);
+    command.args(workspace);
     // Without --show-output libtest would swallow the SKIPPED lines of tests that then count as
     // passed.
     command.args(cargo_options).args(["--", "--show-output"]).args(test_options);
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
-    stream_within(&mut command, SILENCE)
+    stream_within(&mut command, SILENCE, print, || if python { python_test::totals() } else { Totals::default() })
 }
 
 /// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an
 /// error: a filter that matches nothing must not look like success.
 pub(crate) fn stream(command: &mut Command) -> TaskResult<()> {
-    stream_within(command, Duration::MAX)
+    stream_within(command, Duration::MAX, print, Totals::default)
 }
 
-/// As [`stream`], and ends the programs that print nothing for this long.
-fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
+/// As [`stream`], and ends the programs that print nothing for this long. `show` gets their lines.
+/// What `more` runs after them is a part of the sum.
+fn stream_within(
+    command: &mut Command,
+    silence: Duration,
+    show: fn(&str),
+    more: impl FnOnce() -> Totals,
+) -> TaskResult<()> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let output = Mutex::new((TestOutputParser::default(), Instant::now()));
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (over, is_over) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let readers = [
-            scope.spawn(|| _ = out.map(|out| follow(out, &output))),
-            scope.spawn(|| _ = err.map(|err| follow(err, &output))),
+            scope.spawn(|| _ = out.map(|out| follow(out, &output, show))),
+            scope.spawn(|| _ = err.map(|err| follow(err, &output, show))),
         ];
         let (output, pid) = (&output, child.id());
         scope.spawn(move || end_the_silent(pid, silence, output, &is_over));
@@ -66,7 +83,9 @@ fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
         drop(over);
     });
     let status = child.wait()?;
-    let totals = output.into_inner().map_err(|_| "a reader of the test output panicked")?.0.totals();
+    let mut totals = output.into_inner().map_err(|_| "a reader of the test output panicked")?.0.totals();
+    let is_unexplained = totals.failed == 0 && totals.unfinished_programs == 0 && !status.success();
+    totals.add(more());
 
     println!();
     for line in by_reason(&totals.not_applicable) {
@@ -79,9 +98,13 @@ fn stream_within(command: &mut Command, silence: Duration) -> TaskResult<()> {
     if totals.unfinished_programs > 0 {
         println!("{} test program(s) ended without a result, counted as failed", totals.unfinished_programs);
         failed += totals.unfinished_programs;
-    } else if failed == 0 && !status.success() {
+    } else if is_unexplained {
         println!("cargo test: {status}, counted as one failure (see above; a build error?)");
-        failed = 1;
+        failed += 1;
+    }
+    // What failed lies far above in a log of thousands of lines.
+    for line in &totals.failures {
+        println!("| {line}");
     }
     let (passed, skipped, not_applicable) = (totals.passed, totals.skipped.len(), totals.not_applicable.len());
     println!("{passed} passed, {failed} failed, {skipped} skipped, {not_applicable} not applicable");
@@ -125,7 +148,7 @@ fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-fn follow(from: impl Read, heard: &Heard) {
+fn follow(from: impl Read, heard: &Heard, show: fn(&str)) {
     let mut reader = BufReader::new(from);
     let mut bytes = Vec::new();
     while reader.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
@@ -135,12 +158,17 @@ fn follow(from: impl Read, heard: &Heard) {
         let Ok(mut heard) = heard.lock() else { return };
         heard.1 = Instant::now();
         if heard.0.line(line) {
-            let mut out = std::io::stdout().lock();
-            // A closed terminal must not stop the count.
-            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+            show(line);
         }
         bytes.clear();
     }
+}
+
+/// Prints a line at once.
+fn print(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // A closed terminal must not stop the count.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]
@@ -153,7 +181,9 @@ mod tests {
         // The shell is in the place of `cargo`, and goes on after what it started was killed.
         command
             .args(["-c", "echo running 1 test; sh -c 'sleep 1000; true'; echo running 0 tests; echo test result: ok."]);
-        let error = stream_within(&mut command, Duration::from_millis(300)).unwrap_err();
+        // Lines that are printed here would be counted by who runs this test.
+        let silent = |_: &str| ();
+        let error = stream_within(&mut command, Duration::from_millis(300), silent, Totals::default).unwrap_err();
         assert_eq!(error.to_string(), "tests failed");
     }
 }

@@ -10,15 +10,9 @@
 
 #include "datapipes.hpp"
 
-namespace dp = datapipes;
+#include "check.hpp"
 
-#define CHECK(holds)                                                                  \
-    do {                                                                              \
-        if (!(holds)) {                                                               \
-            std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #holds); \
-            std::abort();                                                             \
-        }                                                                             \
-    } while (0)
+namespace dp = datapipes;
 
 static const std::filesystem::path folder = std::getenv("FOLDER");
 
@@ -249,6 +243,15 @@ static void objects(const dp::machine &machine) {
         machine.connect(mine, moved).transfer({0, 0, 4096});
     }
     CHECK(kept.use_count() == 1 && all_are(moved, std::byte{9}));
+    dp::ssd input(folder / "input");
+    auto placed = dp::dram::allocate_for(input, 8, 4096);
+    CHECK(placed.length() == 4096);
+    {
+        auto lease = placed.lease();
+        CHECK(reinterpret_cast<std::uintptr_t>(lease.bytes().data()) % 512 == 8);
+    }
+    std::array spans{dp::span{8, 0, 1024}, dp::span{4096, 1024, 1024}};
+    CHECK(machine.connect(input, placed).transfer_all(spans) == 2048);
     auto lease = moved.lease_mut();
     CHECK(kind_of([&] { moved.lease(); }) == DP_BUSY);
     auto demands = dp::no_constraints();

@@ -1,8 +1,8 @@
 """Data Pipes for Python: declare where data is, connect two places, transfer.
 
 Files into arrays past the page cache (`open`, `load_file`), rows of large tables through a cache
-(`rows`), the external sort (`sort`), checkpoints (`checkpoint`), and why a route was chosen
-(`explain`).
+(`rows`), the external sort (`sort`), checkpoints (`checkpoint`), logs (`Log`), and why a route was
+chosen (`explain`). `datapipes.fsspec` and `datapipes.torch` need the packages of those names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from . import _datapipes, checkpoint
-from ._datapipes import Buffer, Pending, __version__, parse_size
+from ._datapipes import Buffer, LogReader, Pending, __version__, parse_size
 from ._errors import (
     Busy,
     Corrupt,
@@ -35,6 +35,9 @@ from ._errors import (
 )
 from ._file import File, open
 from ._load import Loaded, Stream, load_file, load_files, load_npy, stream
+from ._log import Log, examine_log, read_log
+from ._paths import Path, text_of
+from ._pipe import Pipe, connect
 from ._report import Report
 from ._rows import Rows, rows
 
@@ -50,6 +53,8 @@ __all__ = [
     "Interrupted",
     "InvalidInput",
     "Loaded",
+    "Log",
+    "LogReader",
     "Misaligned",
     "NoSpace",
     "NotFound",
@@ -57,6 +62,7 @@ __all__ = [
     "OutOfRange",
     "Panicked",
     "Pending",
+    "Pipe",
     "PermissionDenied",
     "Report",
     "Rows",
@@ -66,6 +72,8 @@ __all__ = [
     "Unsupported",
     "__version__",
     "checkpoint",
+    "connect",
+    "examine_log",
     "explain",
     "load_file",
     "load_files",
@@ -73,12 +81,17 @@ __all__ = [
     "machine",
     "open",
     "parse_size",
+    "read_log",
     "rows",
     "sort",
     "stream",
 ]
 
-Place = File | Buffer | str | os.PathLike[str]
+Place = File | Buffer | Path
+
+
+_LEAST_MEMORY = 16 << 20
+"""The program itself needs most of it."""
 
 
 def machine() -> Report:
@@ -91,19 +104,33 @@ def explain(source: Place, target: Place) -> Report:
 
     A place is a File, a Buffer, a path, or a name such as "ssd:/data/x?access=direct" or "dram:1G".
     """
-    return Report._of("route", _datapipes.explain(source, target))
+    return Report._of("route", _datapipes.explain(_place(source), _place(target)))
+
+
+def _place(place: Place) -> File | Buffer | str:
+    if isinstance(place, (File, Buffer)):
+        return place
+    if not isinstance(place, (str, bytes, os.PathLike)):
+        why = 'a place is a File, a Buffer, a path, or a name such as "ssd:/path" or "dram:1G"'
+        raise InvalidInput(f"explain: {why}", operation="explain")
+    text = text_of(place)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Only the name of a file is no text.
+        return open(text.removeprefix("ssd:"))
+    return text
 
 
 def sort(
-    input: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    input: Path,
+    output: Path,
     *,
     format: str = "lines",
     record: tuple[int, int, int] | None = None,
     reverse: bool = False,
     unique: bool = False,
     keys: Sequence[str] = (),
-    separator: str | None = None,
+    separator: str | bytes | None = None,
     memory: int | str | None = None,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Report:
@@ -111,20 +138,27 @@ def sort(
 
     ``format``: "lines" (in byte order, or by ``keys`` such as "2,2n" as of sort -k), "u32", "u64",
     "i64", "f64" (little-endian numbers), or "records" with ``record=(length, key offset, key
-    length)``. ``memory`` is all that may be used: bytes, or "2G". ``progress`` is called some times
+    length)``. ``memory`` is all that may be used: bytes, or "2G"; the least is 16 MiB. ``progress`` is called some times
     a second with (bytes of the input, read, written); an exception of it, or Ctrl-C, stops the
     sort, which then leaves no files behind.
     """
     if isinstance(keys, str):
         raise InvalidInput("sort: keys is a list of strings", operation="sort")
-    if separator is not None and len(separator.encode()) != 1:
+    if isinstance(separator, str):
+        separator = os.fsencode(separator)
+    if separator is not None and (not isinstance(separator, bytes) or len(separator) != 1):
         raise InvalidInput(f"sort: a separator is one byte, not {separator!r}", operation="sort")
+    if format != "lines" and (keys or separator is not None):
+        why = f'keys= and separator= are for format "lines", not {format!r}'
+        raise InvalidInput(f"sort: {why}", operation="sort")
     if progress is not None and not callable(progress):
         raise InvalidInput("sort: progress is not callable", operation="sort")
-    byte = separator.encode()[0] if separator is not None else None
+    byte = separator[0] if separator is not None else None
     budget = parse_size(memory) if isinstance(memory, str) else memory
+    if budget is not None and budget < _LEAST_MEMORY:
+        raise InvalidInput(f"sort: memory={memory!r}: the least is 16 MiB", operation="sort")
     made = _datapipes.sort(
-        input, output, format, record, reverse, unique, list(keys), byte, budget, progress
+        text_of(input), text_of(output), format, record, reverse, unique, list(keys), byte, budget, progress
     )
     return Report._of("sort", made)
 

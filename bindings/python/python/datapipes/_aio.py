@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from weakref import WeakKeyDictionary
+import os
+from weakref import WeakKeyDictionary, ref
 
 from ._datapipes import Notifier, Pending
+from ._errors import Forked
 
 
 class _LoopNotifier:
-    """The transfers of one event loop that are under way."""
+    """The transfers of one event loop that are under way.
+
+    Only the loop refers to it, as to the reader of a descriptor. So a loop that is closed, also in
+    the middle of a transfer, takes it along.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.notifier = Notifier()
+        self._process = os.getpid()
         self._waiting: dict[int, tuple[asyncio.Future[int], Pending]] = {}
-        self._watched = False
+        loop.add_reader(self.notifier.fileno(), self._ready)
 
     def wait(self, loop: asyncio.AbstractEventLoop, pending: Pending) -> asyncio.Future[int]:
         future: asyncio.Future[int] = loop.create_future()
         self._waiting[pending._number] = (future, pending)
-        if not self._watched:
-            # Only while transfers are under way, so that a loop that ends holds nothing of ours.
-            loop.add_reader(self.notifier.fileno(), self._ready, loop)
-            self._watched = True
         return future
 
-    def _ready(self, loop: asyncio.AbstractEventLoop) -> None:
+    def forsake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future, _ in waiting.values():
+            if not future.done():
+                future.set_exception(Forked("read: the transfer is the parent's", operation="read"))
+
+    def _ready(self) -> None:
+        if self._process != os.getpid():
+            return  # What is to be read there is the parent's.
         for number in self.notifier.take():
             waiting = self._waiting.pop(number, None)
             if waiting is None:
@@ -39,16 +50,29 @@ class _LoopNotifier:
             else:
                 if not future.cancelled():
                     future.set_result(result)
-        if not self._waiting and self._watched:
-            loop.remove_reader(self.notifier.fileno())
-            self._watched = False
 
 
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopNotifier] = WeakKeyDictionary()
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopNotifier]] = WeakKeyDictionary()
 
 
 def notifier_of(loop: asyncio.AbstractEventLoop) -> _LoopNotifier:
-    found = _loops.get(loop)
+    known = _loops.get(loop)
+    found = known() if known is not None else None
     if found is None:
-        found = _loops[loop] = _LoopNotifier(loop)
+        found = _LoopNotifier(loop)
+        _loops[loop] = ref(found)
     return found
+
+
+def _in_child() -> None:
+    """In a child of fork: who awaits a transfer of the parent is told so.
+
+    The loop's descriptors are shared with the parent, so none of them is touched.
+    """
+    for known in list(_loops.values()):
+        found = known()
+        if found is not None:
+            found.forsake()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno as _errno
+import functools
+import os
 from typing import Any
 
 
 class Error(OSError):
     """Base of all errors of this package.
 
-    ``kind`` is the name of the class, ``errno`` the system's number or None, ``offset`` where it
-    happened in bytes or None, ``bytes_done`` how many bytes were moved before it, ``operation``
-    what failed, ``advice`` what the caller can do, or None.
+    ``kind`` is the name of the class, ``errno`` the system's number or None, ``strerror`` what the
+    number means, ``filename`` the file or folder where one is known, ``offset`` where it happened
+    in bytes or None, ``bytes_done`` how many bytes were moved before it, ``operation`` what failed,
+    ``advice`` what the caller can do, or None.
     """
 
     kind: str
@@ -25,6 +29,7 @@ class Error(OSError):
         *,
         kind: str | None = None,
         errno: int | None = None,
+        filename: str | None = None,
         offset: int | None = None,
         bytes_done: int = 0,
         operation: str = "",
@@ -33,6 +38,8 @@ class Error(OSError):
         super().__init__(message)
         self.kind = kind if kind is not None else type(self).__name__
         self.errno = errno
+        self.strerror = os.strerror(errno) if errno is not None else None
+        self.filename = filename
         self.offset = offset
         self.bytes_done = bytes_done
         self.operation = operation
@@ -45,12 +52,16 @@ class Error(OSError):
         state = {
             "kind": self.kind,
             "errno": self.errno,
+            "filename": self.filename,
             "offset": self.offset,
             "bytes_done": self.bytes_done,
             "operation": self.operation,
             "advice": self.advice,
         }
-        return (_restore, (type(self), str(self), state))
+        kind = type(self)
+        if kind is _class_of(self.kind, self.errno):
+            return (_remake, (str(self), state))
+        return (_restore, (kind, str(self), state))
 
 
 class InvalidInput(Error, ValueError):
@@ -145,9 +156,40 @@ _KINDS: dict[str, type[Error]] = {
 }
 
 
-def _make(message: str, *, kind: str, **known: Any) -> Error:
-    return _KINDS.get(kind, Error)(message, kind=kind, **known)
+_ALSO: dict[int, type[OSError]] = {
+    _errno.EEXIST: FileExistsError,
+    _errno.EISDIR: IsADirectoryError,
+    _errno.ENOTDIR: NotADirectoryError,
+}
+"""What Python raises for these numbers of the system, too."""
+
+
+@functools.cache
+def _class_of(kind: str, number: int | None) -> type[Error]:
+    """The class of a kind, which is also what Python raises for the system's number."""
+    known = _KINDS.get(kind, Error)
+    also = _ALSO.get(number) if number is not None else None
+    if also is None:
+        return known
+    return type(known.__name__, (known, also), {"__doc__": known.__doc__, "__module__": known.__module__})
+
+
+def _make(message: str, *, kind: str, errno: int | None = None, **known: Any) -> Error:
+    return _class_of(kind, errno)(message, kind=kind, errno=errno, **known)
 
 
 def _restore(kind: type[Error], message: str, state: dict[str, Any]) -> Error:
     return kind(message, **state)
+
+
+def of_file(error: Error, name: str) -> Error:
+    """The error of opening a file, with its name. That a folder is no file has a number, too."""
+    number = error.errno
+    if number is None and error.kind == "InvalidInput" and os.path.isdir(name):
+        number = _errno.EISDIR
+    known = {"offset": error.offset, "bytes_done": error.bytes_done, "operation": error.operation}
+    return _make(str(error), kind=error.kind, errno=number, filename=name, advice=error.advice, **known)
+
+
+def _remake(message: str, state: dict[str, Any]) -> Error:
+    return _make(message, **state)

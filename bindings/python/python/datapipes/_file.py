@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from typing import Any
 
 from . import _datapipes
 from ._aio import notifier_of
+from ._errors import Error, of_file
+from ._paths import Path, text_of
 from ._report import Report, moved
 
 
@@ -19,18 +20,24 @@ class File(_datapipes.File):
         """Fill ``buffer`` from ``offset`` and return the number of bytes.
 
         A task that is cancelled no longer waits; the transfer goes on and keeps the buffer until
-        it is done.
+        it is done. A few bytes that the page cache has are read at once.
         """
         loop = asyncio.get_running_loop()
         notifier = notifier_of(loop)
         pending = self._start(buffer, offset, notifier.notifier)
+        if pending.done():
+            return pending.result(0)
         return await notifier.wait(loop, pending)
 
     def report(self) -> Report:
         """What was moved by blocking calls, by primitive."""
-        return moved(f"file {os.fspath(self.path)}", json.loads(self._report()))
+        return moved(f"file {self.path}", json.loads(self._report()))
 
 
-def open(path: str | os.PathLike[str], mode: str = "r") -> File:
+def open(path: Path, mode: str = "r") -> File:
     """Open a file: "r" to read, "r+" to read and write, "w" to create or empty it, "x" to create it."""
-    return File(path, mode)
+    name = text_of(path)
+    try:
+        return File(name, mode)
+    except Error as error:
+        raise of_file(error, name) from None

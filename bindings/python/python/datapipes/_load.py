@@ -10,7 +10,7 @@ import importlib
 import io
 import json
 import math
-import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
@@ -20,12 +20,11 @@ import numpy.typing as npt
 
 from ._datapipes import Buffer
 from ._errors import Corrupt, InvalidInput, Unsupported
-from ._file import File
+from ._file import File, open
+from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
 
 Array = npt.NDArray[Any]
-Path = str | os.PathLike[str]
-
 _MAX_HEADER = 100 << 20
 """The longest header of safetensors: that of its own reader."""
 _MAX_DIMENSIONS = 64
@@ -47,39 +46,95 @@ _PLAIN = {
     "C64": "<c8",
 }
 _EXTENDED = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_SIZES = {
+    **{name: np.dtype(plain).itemsize for name, plain in _PLAIN.items()},
+    **{"BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1},
+}
+"""Bytes of a number, by the name of its type in a header."""
 
 
 def _corrupt(path: str, why: str, offset: int = 0) -> NoReturn:
     raise Corrupt(f"load: {path}: {why}", offset=offset, operation="load")
 
 
-def _dtype(path: str, tensor: str, name: Any) -> np.dtype[Any]:
-    if isinstance(name, str):
-        if name in _PLAIN:
-            return np.dtype(_PLAIN[name])
-        if name in _EXTENDED:
-            try:
-                ml_dtypes = importlib.import_module("ml_dtypes")
-            except ImportError:
-                raise Unsupported(
-                    f"load: {path}: tensor {tensor!r} is {name}, which NumPy lacks; install ml_dtypes",
-                    operation="load",
-                    advice="install ml_dtypes",
-                ) from None
-            extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _EXTENDED[name]))
-            return extended
-    _corrupt(path, f"tensor {tensor!r} has the unknown dtype {name!r}")
+def described_dtype(text: object) -> np.dtype[Any]:
+    """The type of numbers by its text in a description, which is not trusted.
+
+    Raises:
+        ValueError: It is no type of plain numbers, dates or texts.
+        ImportError: It needs the package ml_dtypes.
+    """
+    if not isinstance(text, str) or len(text) > 64:
+        raise ValueError("a dtype is a short text")
+    if text in _EXTENDED.values():
+        return _extended(text)
+    if re.fullmatch(r"[<>|=]?[?biufcmMSU][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?", text) is None:
+        raise ValueError(f"no dtype of numbers: {text!r}")
+    try:
+        dtype: np.dtype[Any] = np.dtype(text)
+    except (TypeError, ValueError) as why:
+        raise ValueError(f"no dtype of numbers: {text!r}: {why}") from None
+    if dtype.itemsize == 0:
+        raise ValueError(f"elements of 0 bytes: {text!r}")
+    return dtype
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str | None:
+    """The text by which `described_dtype` finds the type again, or None."""
+    if dtype.name in _EXTENDED.values() and dtype == _known_extended(dtype.name):
+        return dtype.name
+    try:
+        return dtype.str if described_dtype(dtype.str) == dtype else None
+    except ValueError:
+        return None
+
+
+def check_array(dtype: np.dtype[Any], shape: object) -> tuple[int, ...]:
+    """The shape of an array by its description, which is not trusted.
+
+    Raises:
+        ValueError: No array of the type has the shape.
+    """
+    if not _is_shape(shape):
+        raise ValueError(f"no valid shape: {str(shape)[:200]}")
+    sizes: Sequence[int] = shape  # type: ignore[assignment]
+    if dtype.hasobject or dtype.subdtype is not None or not _fits(sizes, dtype.itemsize):
+        raise ValueError(f"no array of {dtype} has the shape {sizes}")
+    return tuple(sizes)
+
+
+def _extended(name: str) -> np.dtype[Any]:
+    found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    return found
+
+
+def _known_extended(name: str) -> np.dtype[Any] | None:
+    try:
+        return _extended(name)
+    except ImportError:
+        return None
+
+
+def _dtype(path: str, tensor: str, name: str) -> np.dtype[Any]:
+    if name in _PLAIN:
+        return np.dtype(_PLAIN[name])
+    try:
+        return _extended(_EXTENDED[name])
+    except ImportError:
+        raise Unsupported(
+            f"load: {path}: tensor {tensor!r} is {name}, which NumPy lacks; install ml_dtypes",
+            operation="load",
+            advice="install ml_dtypes",
+        ) from None
 
 
 class _Tensor:
     """A tensor of a header that was checked."""
 
-    __slots__ = ("begin", "dtype", "end", "name", "shape")
+    __slots__ = ("begin", "end", "kind", "name", "shape")
 
-    def __init__(
-        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], begin: int, end: int
-    ) -> None:
-        self.name, self.dtype, self.shape, self.begin, self.end = name, dtype, shape, begin, end
+    def __init__(self, name: str, kind: str, shape: tuple[int, ...], begin: int, end: int) -> None:
+        self.name, self.kind, self.shape, self.begin, self.end = name, kind, shape, begin, end
 
 
 def _whole(value: Any) -> bool:
@@ -141,7 +196,10 @@ def _header(path: str, file: File) -> tuple[list[_Tensor], int]:
 def _tensor(path: str, name: str, entry: Any, payload: int) -> _Tensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         _corrupt(path, f"tensor {name!r} does not have dtype, shape and data_offsets")
-    dtype = _dtype(path, name, entry["dtype"])
+    kind = entry["dtype"]
+    if not isinstance(kind, str) or kind not in _SIZES:
+        _corrupt(path, f"tensor {name!r} has the unknown dtype {kind!r}")
+    size = _SIZES[kind]
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_whole, shape)):
         _corrupt(path, f"tensor {name!r} has no valid shape")
@@ -150,16 +208,25 @@ def _tensor(path: str, name: str, entry: Any, payload: int) -> _Tensor:
     begin, end = offsets
     if not begin <= end <= payload:
         _corrupt(path, f"tensor {name!r} lies at {begin}..{end}, and there are {payload} bytes")
-    if not _fits(shape, dtype):
+    if not _fits(shape, size):
         _corrupt(path, f"tensor {name!r}: no array has the shape {shape}")
-    if math.prod(shape) * dtype.itemsize != end - begin:
-        _corrupt(path, f"tensor {name!r}: {shape} of {dtype} are not {end - begin} bytes")
-    return _Tensor(name, dtype, tuple(shape), begin, end)
+    if math.prod(shape) * size != end - begin:
+        _corrupt(path, f"tensor {name!r}: {shape} of {kind} are not {end - begin} bytes")
+    return _Tensor(name, kind, tuple(shape), begin, end)
 
 
-def _fits(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+def _is_shape(shape: object) -> bool:
+    """Whether these are sizes of an array's dimensions."""
+    return (
+        isinstance(shape, (list, tuple))
+        and len(shape) <= _MAX_DIMENSIONS
+        and all(type(size) is int and size >= 0 for size in shape)
+    )
+
+
+def _fits(shape: Sequence[int], itemsize: int) -> bool:
     """Whether NumPy can make an array of this shape: it multiplies empty dimensions out, too."""
-    return dtype.itemsize > 0 and math.prod(max(size, 1) for size in shape) * dtype.itemsize < 2**62
+    return itemsize > 0 and math.prod(max(size, 1) for size in shape) * itemsize < 2**62
 
 
 def _view(buffer: Buffer, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Array:
@@ -174,8 +241,8 @@ def _view(buffer: Buffer, dtype: np.dtype[Any], shape: tuple[int, ...], at: int)
     return array if array.flags.aligned else array.copy()
 
 
-class Loaded(dict[str, Array]):
-    """Arrays by name, and how they were read."""
+class Loaded(dict[str, Any]):
+    """Arrays (or tensors of torch) by name, and how they were read."""
 
     _report: Report
 
@@ -184,14 +251,35 @@ class Loaded(dict[str, Array]):
         return self._report
 
 
-def _safetensors(path: str, file: File) -> dict[str, Array]:
+def _safetensors(path: str, file: File, framework: str) -> dict[str, Any]:
     tensors, at = _header(path, file)
+    if framework == "numpy":  # What cannot be made is told before the file is read.
+        dtypes = [_dtype(path, tensor.name, tensor.kind) for tensor in tensors]
     length = tensors[-1].end if tensors else 0
     # Placed for the payload's offset: only its two edges bounce.
     buffer = file.buffer_for(at, length, prefault=False)
     if file.readinto(buffer, at) != length:
         _corrupt(path, "the file became shorter while it was read")
-    return {tensor.name: _view(buffer, tensor.dtype, tensor.shape, tensor.begin) for tensor in tensors}
+    if framework == "torch":
+        make = _torch().tensor_of
+        return {t.name: make(buffer, t.kind, t.shape, t.begin, t.end - t.begin) for t in tensors}
+    return {t.name: _view(buffer, dtype, t.shape, t.begin) for t, dtype in zip(tensors, dtypes, strict=True)}
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("datapipes.torch")
+    except ImportError as why:
+        raise Unsupported(
+            f"load: tensors of torch need torch: {why}", operation="load", advice="install torch"
+        ) from None
+
+
+def _check_framework(framework: str) -> None:
+    if framework not in ("numpy", "torch"):
+        raise InvalidInput(f'load: framework={framework!r}: give "numpy" or "torch"', operation="load")
+    if framework == "torch":
+        _torch()
 
 
 def _npy(path: str, file: File) -> Array:
@@ -215,10 +303,10 @@ def _npy(path: str, file: File) -> Array:
         raise Unsupported(
             f"load: {path}: objects of Python, whose loading would run code of the file", operation="load"
         )
-    if not all(map(_whole, shape)) or len(shape) > _MAX_DIMENSIONS:
-        _corrupt(path, f"no valid shape: {shape}")
-    if not _fits(shape, dtype):
-        _corrupt(path, f"no array of {dtype} has the shape {shape}")
+    try:
+        check_array(dtype, shape)
+    except ValueError as why:
+        _corrupt(path, str(why))
     at, length = stream.tell(), math.prod(shape) * dtype.itemsize
     if length > size - at:
         _corrupt(path, f"{shape} of {dtype} are {length} bytes, and there are {size - at}", at)
@@ -230,13 +318,15 @@ def _npy(path: str, file: File) -> Array:
     return _view(buffer, dtype, shape, 0)
 
 
-def _load(path: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
-    name = os.fspath(path)
-    with File(path, "r") as file:
+def _load(path: Path, framework: str) -> tuple[Any, dict[str, dict[str, Any]]]:
+    name = text_of(path)
+    with open(name) as file:
         if name.endswith(".npy"):
             found: Any = _npy(name, file)
+            if framework == "torch":
+                found = _torch().tensor_of_array(found)
         elif name.endswith(".safetensors"):
-            found = _safetensors(name, file)
+            found = _safetensors(name, file, framework)
         else:
             raise InvalidInput(
                 f"load: {name}: the name ends neither in .safetensors nor in .npy", operation="load"
@@ -246,26 +336,28 @@ def _load(path: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
 
 def load_npy(path: Path) -> Array:
     """Read a .npy file into an array that owns its memory."""
-    with File(path, "r") as file:
-        return _npy(os.fspath(path), file)
+    name = text_of(path)
+    with open(name) as file:
+        return _npy(name, file)
 
 
-def load_file(path: Path) -> Loaded:
+def load_file(path: Path, framework: str = "numpy") -> Loaded:
     """Read a .safetensors file: a dict of arrays, which stay valid as long as they are referenced.
 
     All of its bytes are one transfer into memory that the arrays share and keep. A .npy file gives
-    a dict of one array, by the name "array".
+    a dict of one array, by the name "array". With ``framework="torch"`` they are tensors of torch.
     """
-    return load_files([path])
+    return load_files([path], framework)
 
 
-def load_files(paths: Iterable[Path]) -> Loaded:
+def load_files(paths: Iterable[Path], framework: str = "numpy") -> Loaded:
     """Read several files (shards of a checkpoint) into one dict. A name in two of them is refused."""
+    _check_framework(framework)
     loaded = Loaded()
     counters: dict[str, dict[str, Any]] = {}
-    names = [os.fspath(path) for path in paths]
+    names = texts_of(paths, "load")
     for path in names:
-        found, done = _load(path)
+        found, done = _load(path, framework)
         arrays = found if isinstance(found, dict) else {"array": found}
         for name in arrays:
             if name in loaded:
@@ -287,8 +379,10 @@ def _add(total: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]]) -> N
 class Stream:
     """Arrays of several files, file by file; made by `stream`."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
-        self._paths = [os.fspath(path) for path in paths]
+    def __init__(self, paths: Iterable[Path], framework: str = "numpy") -> None:
+        _check_framework(framework)
+        self._framework = framework
+        self._paths = texts_of(paths, "stream")
         self._counters: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Stream:
@@ -302,9 +396,9 @@ class Stream:
     ) -> None:
         return None
 
-    def __iter__(self) -> Iterator[tuple[str, Array]]:
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
         for path in self._paths:
-            found, done = _load(path)
+            found, done = _load(path, self._framework)
             _add(self._counters, done)
             arrays = found if isinstance(found, dict) else {path: found}
             del found
@@ -315,10 +409,10 @@ class Stream:
         return moved(f"stream of {len(self._paths)} files", self._counters)
 
 
-def stream(paths: Iterable[Path]) -> Stream:
+def stream(paths: Iterable[Path], framework: str = "numpy") -> Stream:
     """Read files one after the other and give (name, array) pairs.
 
     An array stays valid as long as it is referenced; the memory of a file is free when its last
     array is gone.
     """
-    return Stream(paths)
+    return Stream(paths, framework)

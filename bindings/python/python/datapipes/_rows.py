@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from typing import Any
 
@@ -11,21 +12,32 @@ import numpy.typing as npt
 
 from ._datapipes import RowReader, parse_size
 from ._errors import InvalidInput, OutOfRange
+from ._paths import Path, text_of
+
+
+def _whole(width: object) -> int:
+    try:
+        if isinstance(width, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(width)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidInput(f"open: rows of {width!r} numbers", operation="open") from None
 
 
 class Rows:
     """A table of rows of one length; made by `rows`."""
 
     def __init__(
-        self, path: str | os.PathLike[str], dtype: npt.DTypeLike, width: int, cache: int | str, offset: int
+        self, path: Path, dtype: npt.DTypeLike, width: int, cache: int | str, offset: int
     ) -> None:
         self._dtype = np.dtype(dtype)
         if self._dtype.hasobject or self._dtype.itemsize == 0:
             raise InvalidInput(f"open: rows of {self._dtype}", operation="open")
-        if type(width) is not int or width < 1 or width * self._dtype.itemsize > 1 << 30:
+        width = _whole(width)
+        if width < 1 or width * self._dtype.itemsize > 1 << 30:
             raise InvalidInput(f"open: rows of {width!r} numbers", operation="open")
         budget = parse_size(cache) if isinstance(cache, str) else cache
-        self._made = (os.fspath(path), width * self._dtype.itemsize, offset, budget)
+        self._made = (text_of(path), width * self._dtype.itemsize, offset, budget)
         self._width = width
         self._open()
 
@@ -60,6 +72,9 @@ class Rows:
         asked = np.asarray(ids)
         if asked.size == 0 and asked.dtype.kind == "f":
             asked = asked.astype(np.int64)  # What an empty list becomes.
+        if asked.dtype.kind == "O" and asked.size and all(type(row) is int for row in asked.flat):
+            # Numbers of more than 64 bits.
+            raise OutOfRange(f"gather: rows {min(asked.flat)} to {max(asked.flat)}", operation="gather")
         if asked.dtype.kind not in "iu":
             raise InvalidInput(f"gather: numbers of rows of {asked.dtype}", operation="gather")
         if asked.dtype == np.uint64 and asked.size and int(asked.max()) >= 1 << 63:
@@ -72,10 +87,17 @@ class Rows:
             found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
             raise InvalidInput(f"gather: out is {found}, not {self._dtype} {shape}", operation="gather")
         if numbers.size:
-            self._here().gather(numbers.reshape(-1), out)
+            # As plain bytes: dates and bfloat16 have no format of buffers.
+            plain = out.view(np.uint8) if out.flags.c_contiguous else out
+            self._here().gather(numbers.reshape(-1), plain)
         return out
 
     def __getitem__(self, ids: npt.ArrayLike) -> npt.NDArray[Any]:
+        """As `gather`: a number gives one row, several give an array of rows.
+
+        ``table[0, 3]`` are the rows 0 and 3. Slices and masks are refused: give their numbers, as by
+        ``np.arange`` and ``np.flatnonzero``.
+        """
         return self.gather(ids)
 
     def __getitems__(self, ids: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -95,7 +117,7 @@ class Rows:
 
 
 def rows(
-    path: str | os.PathLike[str],
+    path: Path,
     dtype: npt.DTypeLike,
     width: int,
     *,

@@ -8,14 +8,15 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _datapipes
 from ._errors import Corrupt, InvalidInput, Unsupported
-from ._load import _view
+from ._load import _view, check_array, described_dtype, dtype_text
+from ._paths import Path, text_of
 from ._report import Report
 
 __all__ = ["Entry", "list", "restore", "save"]
@@ -37,15 +38,17 @@ class Entry:
 
 
 def save(
-    folder: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]], *, keep: int | None = None
+    folder: Path, arrays: Mapping[str, npt.NDArray[Any]], *, keep: int | None = None
 ) -> Report:
     """Save arrays as the newest checkpoint of a folder; it exists as a whole or not at all.
 
     No thread may change an array meanwhile. With ``keep``, older checkpoints but so many are
     removed when this one is durable.
     """
-    if keep is not None and keep < 1:
-        raise InvalidInput(f"save: keep={keep}", operation="save")
+    if keep is not None and (type(keep) is not int or keep < 1):
+        raise InvalidInput(f"save: keep={keep!r}: give a number of checkpoints, 1 or more", operation="save")
+    if not isinstance(arrays, Mapping):
+        raise InvalidInput(f"save: a dict of arrays by name, not {type(arrays).__name__}", operation="save")
     described: dict[str, Any] = {}
     regions: builtins.list[tuple[str, Any]] = []
     for name, array in arrays.items():
@@ -54,47 +57,57 @@ def save(
         whole = np.asarray(array)
         if whole.dtype.hasobject:
             raise Unsupported(f"save: {name!r} has objects of Python", operation="save")
-        if whole.dtype.names is not None or whole.dtype.kind == "V":
+        text = dtype_text(whole.dtype)
+        if text is None:
             raise Unsupported(f"save: {name!r} is of {whole.dtype}", operation="save")
-        described[name] = {"dtype": whole.dtype.str, "shape": whole.shape}
+        described[name] = {"dtype": text, "shape": whole.shape}
         regions.append((name, np.ascontiguousarray(whole).reshape(-1).view(np.uint8)))
-    text = json.dumps(described).encode()
-    regions.append((_ARRAYS, np.frombuffer(text, np.uint8)))
-    made = json.loads(_datapipes.checkpoint_save(folder, regions, keep))
+    regions.append((_ARRAYS, np.frombuffer(json.dumps(described).encode(), np.uint8)))
+    made = json.loads(_datapipes.checkpoint_save(text_of(folder), regions, keep))
     return Report(f"checkpoint {made['number']}", f"checkpoint {made['number']}: {made['bytes']} bytes", made)
 
 
-def restore(folder: str | os.PathLike[str], number: int | None = None) -> dict[str, npt.NDArray[Any]]:
+def restore(folder: Path, number: int | None = None) -> dict[str, npt.NDArray[Any]]:
     """Restore the arrays of a checkpoint, the newest if no number is given.
 
     Every MiB is checked. A damaged checkpoint is `Corrupt`; give the number of an older one.
     """
-    found, regions = _datapipes.checkpoint_restore(folder, number)
+    found, regions = _datapipes.checkpoint_restore(text_of(folder), number)
     buffers = dict(regions)
     described = _described(found, buffers)
     arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, of in described.items():
-        dtype, shape = np.dtype(of["dtype"]), tuple(of["shape"])
+    for name, (dtype, shape) in described.items():
         if name not in buffers or len(buffers[name]) != math.prod(shape) * dtype.itemsize:
-            raise Corrupt(f"restore: checkpoint {found}: no {shape} of {dtype} by the name {name!r}")
+            _corrupt(found, f"no {shape} of {dtype} by the name {name!r}")
         arrays[name] = _view(buffers[name], dtype, shape, 0)
     return arrays
 
 
-def _described(number: int, buffers: dict[str, _datapipes.Buffer]) -> dict[str, Any]:
+def _corrupt(number: int, why: str) -> NoReturn:
+    raise Corrupt(f"restore: checkpoint {number}: {why}", operation="restore")
+
+
+def _described(
+    number: int, buffers: dict[str, _datapipes.Buffer]
+) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """The types and shapes of the arrays. They are not trusted: others may have written them."""
     if _ARRAYS not in buffers:
         raise Unsupported(f"restore: checkpoint {number} was not saved by this package", operation="restore")
+    described = {}
     try:
-        described: dict[str, Any] = json.loads(bytes(memoryview(buffers[_ARRAYS])))
-        for of in described.values():
-            dtype = np.dtype(of["dtype"])
-            if dtype.hasobject or not all(type(n) is int and n >= 0 for n in of["shape"]):
-                raise ValueError("no dtype and shape of numbers")
-    except (ValueError, TypeError, KeyError, AttributeError) as why:
-        raise Corrupt(f"restore: checkpoint {number}: {why}", operation="restore") from None
+        for name, of in json.loads(bytes(memoryview(buffers[_ARRAYS]))).items():
+            dtype = described_dtype(of["dtype"])
+            described[name] = (dtype, check_array(dtype, of["shape"]))
+    except ImportError as why:
+        raise Unsupported(
+            f"restore: checkpoint {number}: {why}", operation="restore", advice="install ml_dtypes"
+        ) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as why:
+        _corrupt(number, str(why)[:500])
     return described
 
 
-def list(folder: str | os.PathLike[str]) -> builtins.list[Entry]:
+def list(folder: Path) -> builtins.list[Entry]:
     """The checkpoints of a folder, the oldest first, damaged ones included."""
-    return [Entry(n, os.fspath(path), size, why) for n, path, size, why in _datapipes.checkpoint_list(folder)]
+    found = _datapipes.checkpoint_list(text_of(folder))
+    return [Entry(number, os.fspath(path), size, why) for number, path, size, why in found]

@@ -92,7 +92,7 @@ impl Batch<'_> {
         // and what was not, with its leases, goes with the panic.
         let mut parts = Vec::new();
         for (tag, span) in transfers {
-            match self.pipe.check(span).and_then(|span| queue.leases(span.span())) {
+            match self.pipe.check(span).and_then(|span| queue.collect_and_lease(span.span())) {
                 Ok((source, target)) => {
                     let sink = self.arrivals.clone();
                     parts.push(Part { at: tag, span, source, target, sink, notifier: None });

@@ -114,7 +114,7 @@ impl Queue {
 
     /// Leases and submits; the token is for [`wait`](Self::wait).
     pub(crate) fn submit(&self, span: Span) -> Result<u64> {
-        let (source, target) = self.leases(span)?;
+        let (source, target) = self.collect_and_lease(span)?;
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         let mut results = self.lock();
         results.check_mover()?;
@@ -187,16 +187,19 @@ impl Queue {
     /// Leases the bytes of a span. Where they are busy, it may be a transfer that is done, of which
     /// nobody took note yet.
     pub(crate) fn leases(&self, span: Span) -> Result<(Option<RawLease>, Option<RawLease>)> {
-        let leases = || {
-            let source = lease(self.source.as_ref(), span.source, span.len, Access::Read)?;
-            let target = lease(self.target.as_ref(), span.target, span.len, Access::Write)?;
-            Ok((source, target))
-        };
-        leases().or_else(|e: Error| match e.kind() {
+        let source = lease(self.source.as_ref(), span.source, span.len, Access::Read)?;
+        let target = lease(self.target.as_ref(), span.target, span.len, Access::Write)?;
+        Ok((source, target))
+    }
+
+    /// As [`leases`](Self::leases), and where bytes are busy, the caller first takes note of what
+    /// is done: a transfer of this pipe whose handle was dropped may be. Where a coordinator takes
+    /// note of that, it must not be done here.
+    pub(crate) fn collect_and_lease(&self, span: Span) -> Result<(Option<RawLease>, Option<RawLease>)> {
+        self.leases(span).or_else(|e| match e.kind() {
             ErrorKind::Busy => {
-                // A transfer of this pipe whose handle was dropped may be done.
                 self.try_drive()?;
-                leases()
+                self.leases(span)
             }
             _ => Err(e),
         })

@@ -208,8 +208,8 @@ impl RuntimePipe {
         match pipe.execution() {
             Execution::Queue(queue) => match queue.leases(span.span()) {
                 Err(e) if e.kind() == ErrorKind::Busy => {
-                    // A transfer of another pipe of the runtime may be done, with nobody to take
-                    // note of it.
+                    // A transfer whose handle was dropped may be done, with nobody to take note of
+                    // it.
                     self.look();
                     queue.leases(span.span())
                 }

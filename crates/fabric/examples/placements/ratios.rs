@@ -81,14 +81,19 @@ pub(super) fn run(session: &mut Session, small: bool) -> Outcome<()> {
             });
             row(&format!("ratio: {name}"), 2, size, figures);
         }
-        let mut ratios = Vec::new();
+        let (mut ratios, mut distributed_us, mut application_us) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..turns {
             let (distributed, _) = latency(session, &WAYS[DISTRIBUTED], 2, size, span)?;
             let (application, _) = latency(session, &WAYS[APPLICATION], 2, size, span)?;
             ratios.push(distributed / application);
+            distributed_us.push(distributed);
+            application_us.push(application);
         }
-        let [low, p50, high] = quarters(ratios);
-        let figures = json!({ "p50": p50, "p50_low": low, "p50_high": high });
+        let ([low, p50, high], [_, distributed, _], [_, application, _]) =
+            (quarters(ratios), quarters(distributed_us), quarters(application_us));
+        let figures = json!({
+            "p50": p50, "p50_low": low, "p50_high": high, "distributed_us": distributed, "application_us": application,
+        });
         row("ratio: distributed, by application-side, shared memory", 2, size, figures);
     }
     Ok(())

@@ -20,6 +20,11 @@ use crate::records::words::{common_prefix, word};
 /// The most records whose keys are in memory at once: as many as entries have numbers for.
 const FEW: usize = MAX_BUCKETS;
 
+/// How often a record's key is made to split a group. Records that still agree are compared,
+/// because long keys that part late would be made once for each word: 60,000 lines of 1 KB took 17
+/// times as long with `-d` as with GNU sort, 4 times with at most 12 splits, and 2.4 times with 3.
+const MAX_SPLITS: u32 = 3;
+
 /// How many entries ahead a record is prefetched.
 const AHEAD: usize = 12;
 
@@ -41,11 +46,15 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// Orders records whose prefixes are all `prefix` by what follows it in their normalized keys.
     /// Other numbers may be in the place of the prefixes.
     pub(super) fn sort_by_keys(&self, group: &mut [Entry], prefix: u64) {
+        self.split_by_keys(group, prefix, MAX_SPLITS);
+    }
+
+    fn split_by_keys(&self, group: &mut [Entry], prefix: u64, splits: u32) {
         if group.len() <= FEW {
             KEYS.with_borrow_mut(|keys| self.sort_few(group, prefix, keys));
             return;
         }
-        if !self.split_by_word(group, prefix) {
+        if splits == 0 || !self.split_by_word(group, prefix) {
             group.sort_unstable_by(|a, b| self.compare(*a, *b));
             return;
         }
@@ -59,7 +68,7 @@ impl<L: Layout> SlotSorter<'_, L> {
                 // All words are equal: keys end there, or have zeros.
                 part.sort_unstable_by(|a, b| self.compare(*a, *b));
             } else if len > 1 {
-                self.sort_by_keys(part, prefix);
+                self.split_by_keys(part, prefix, splits - 1);
             }
             from += len;
         }

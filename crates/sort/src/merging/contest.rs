@@ -1,5 +1,5 @@
-//! The contests of a merge: by the prefixes of records, and by the offset-value codes of lines or of
-//! normalized keys.
+//! The contests of a merge: by the prefixes of records, and by the offset-value codes of lines or
+//! of normalized keys.
 
 use std::cmp::Ordering;
 

@@ -222,6 +222,7 @@ impl Packing {
         let (bytes, stored) = (self.bytes.load(Relaxed), self.stored.load(Relaxed));
         let place = self.place_rate.load(Relaxed);
         let why = match self.mode {
+            SpillCompression::On if stored == bytes => "it was asked for, but they do not become shorter".to_owned(),
             SpillCompression::On => "it was asked for".to_owned(),
             SpillCompression::Off => "it was not wanted".to_owned(),
             SpillCompression::Auto if place > 0 => format!(

@@ -85,13 +85,6 @@ pub(super) fn fold(word: u64) -> u64 {
     word - (((from_a ^ past_z) & !word & HIGHS) >> 2)
 }
 
-/// Returns how many bytes of a big-endian word come before its first zero.
-#[inline]
-pub(super) fn before_zero(word: u64) -> usize {
-    let filled = ((word & !HIGHS) + !HIGHS) | word;
-    ((!filled & HIGHS).leading_zeros() / 8) as usize
-}
-
 /// Returns a mark (0x80) in each byte of `word` that equals `byte`. Marks above the lowest one may
 /// be false.
 #[inline]
@@ -211,12 +204,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn zeros_as_the_naive_twin(bytes in prop::array::uniform8(prop::sample::select(&[0, 1, 0x7f, 0x80, 0xff][..]))) {
-            let naive = bytes.iter().position(|b| *b == 0).unwrap_or(8);
-            prop_assert_eq!(before_zero(u64::from_be_bytes(bytes)), naive);
-        }
-
         #[test]
         fn loads_as_the_naive_twin(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
             prop_assert_eq!(load(&bytes), naive_load(&bytes));

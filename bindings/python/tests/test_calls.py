@@ -1,0 +1,270 @@
+"""How short, started and shared reads are carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+
+import datapipes as dp
+import numpy as np
+import pytest
+from conftest import in_child
+from datapipes import _aio
+
+MIB = 1 << 20
+
+
+def forget(path):
+    """Has the page cache forget a file."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.fixture
+def path(folder, pattern):
+    made = folder / "file"
+    made.write_bytes(pattern(5 * MIB + 17))
+    return made
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_an_empty_file_is_true(folder):
+    with dp.open(folder / "empty", "w") as file:
+        assert file and len(file) == 0
+    assert file
+
+
+def test_short_writes(folder, pattern):
+    data = pattern(65537)
+    for length in (1, 511, 4096, 65536, 65537):
+        with dp.open(folder / "out", "w") as file:
+            assert file.write(data[:length], 3) == length
+            moved = file.report().to_dict()["primitives"]
+            assert ("pwrite" in moved) == (length <= 65536), moved
+            assert sum(of["bytes"] for of in moved.values()) == length
+        assert (folder / "out").read_bytes() == bytes(3) + data[:length]
+    with dp.open(folder / "out") as file, pytest.raises(dp.Error):
+        file.write(b"x")
+    with dp.open(folder / "out", "r+") as file:
+        with pytest.raises(dp.OutOfRange):
+            file.write(b"x", (1 << 63) - 1)
+        with pytest.raises(dp.OutOfRange):
+            file.write(b"x", (1 << 64) - 1)
+        buffer = dp.Buffer(100)
+        with memoryview(buffer), pytest.raises(dp.Busy):
+            file.write(buffer)
+
+
+def test_a_full_disk_is_told_of_short_writes(folder):
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
+    program = limit + (
+        "import sys, datapipes as dp\n"
+        "file = dp.open(sys.argv[1], 'w')\n"
+        "try: file.write(bytes(2000), 0)\n"
+        "except dp.Error as error: print(error.errno, error.bytes_done, error.offset)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, folder / "x"], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "27 1000 1000\n", done.stdout + done.stderr
+
+
+def test_caches_hear_of_short_writes(folder):
+    table = np.arange(1000 * 4, dtype="<f4").reshape(1000, 4)
+    (folder / "table").write_bytes(table.tobytes())
+    rows = dp.rows(folder / "table", "float32", 4, cache="4M")
+    for _ in range(3):
+        assert rows[[7, 8]].tolist() == table[[7, 8]].tolist()
+    with dp.open(folder / "table", "r+") as file:
+        file.write(np.full(4, -1, "<f4"), 7 * 16)
+    assert rows[[7, 8]].tolist() == [[-1.0] * 4, table[8].tolist()]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_futures_of_all_lengths(path, pattern, warm):
+    expected = pattern(5 * MIB + 17)
+    lengths = (1, 511, 4096, 65536, 65537, 300_001, MIB, MIB + 1, 2 * MIB + 3)
+    for own in (True, False):
+        with dp.open(path) as file:
+            for length in lengths:
+                for offset in (0, 1, 4095, 10_007, 5 * MIB - 100):
+                    if not warm:
+                        forget(path)
+                    target = dp.Buffer(length) if own else bytearray(length)
+                    want = expected[offset : offset + length]
+                    assert file.pread(target, offset).result(60) == len(want)
+                    assert bytes(memoryview(target)[: len(want)]) == want
+
+
+def test_more_futures_than_slots(path, pattern):
+    expected = pattern(5 * MIB + 17)
+    random = np.random.default_rng(3)
+    forget(path)
+    with dp.open(path) as file:
+        asked = [(int(random.integers(0, 4 * MIB)), int(random.integers(1, 200_000))) for _ in range(400)]
+        targets = [bytearray(length) for _, length in asked]
+        under_way = [file.pread(target, at) for target, (at, _) in zip(targets, asked)]
+        assert [one.result(60) for one in under_way] == [length for _, length in asked]
+        assert all(target == expected[at : at + length] for target, (at, length) in zip(targets, asked))
+
+
+def test_futures_share_a_pipe(path):
+    with dp.open(path) as file:
+        target = bytearray(100_000)
+        file.pread(target).result(60)
+        before = descriptors()
+        under_way = []
+        for _ in range(50):
+            forget(path)
+            under_way.append(file.pread(bytearray(100_000)))
+        assert descriptors() <= before
+        assert [one.result(60) for one in under_way] == [100_000] * 50
+        del under_way
+    gc.collect()
+    assert descriptors() < before
+
+
+def test_a_future_holds_the_lease_of_its_buffer(path):
+    buffer = dp.Buffer(100_000)
+    with dp.open(path) as file:
+        for _ in range(20):
+            forget(path)
+            under_way = file.pread(buffer)
+            try:
+                memoryview(buffer).release()
+            except dp.Busy:
+                pass  # Still under way.
+            assert under_way.result(60) == 100_000
+            memoryview(buffer).release()
+
+
+def test_a_file_may_be_closed_with_futures_under_way(path, pattern):
+    for _ in range(10):
+        forget(path)
+        file = dp.open(path)
+        targets = [bytearray(50_000) for _ in range(100)]
+        under_way = [file.pread(target, i * 40_000) for i, target in enumerate(targets)]
+        file.close()
+        del file
+        assert [one.result(60) for one in under_way] == [50_000] * 100
+    assert targets[3] == pattern(5 * MIB + 17)[120_000:170_000]
+
+
+def test_a_child_has_pipes_of_its_own(path, pattern):
+    expected = pattern(5 * MIB + 17)
+    with dp.open(path) as file:
+        forget(path)
+        file.pread(bytearray(1000)).result(60)
+        file.pread(bytearray(100_000)).result(60)
+
+        def work():
+            for length in (1000, 100_000, 2 * MIB):
+                forget(path)
+                target = bytearray(length)
+                assert file.pread(target, 5).result(30) == length
+                assert target == expected[5 : 5 + length]
+            file.close()
+
+        in_child(work)
+        target = bytearray(1000)
+        assert file.pread(target, 9).result(60) == 1000 and target == expected[9:1009]
+
+
+def test_a_loop_that_is_closed_amid_a_transfer_leaves_nothing(path):
+    file = dp.open(path)
+
+    async def begin():
+        forget(path)
+        task = asyncio.ensure_future(file.pread_async(bytearray(MIB)))
+        await asyncio.sleep(0)
+        return task
+
+    def once():
+        loop = asyncio.new_event_loop()
+        task = loop.run_until_complete(begin())
+        task._log_destroy_pending = False
+        notifier = weakref.ref(_aio.notifier_of(loop))
+        loop.close()
+        return weakref.ref(loop), notifier
+
+    once()
+    before = descriptors()
+    gone = [once() for _ in range(10)]
+    gc.collect()
+    for _ in range(3):  # Whoever reads next lets go of what is done.
+        file.pread(bytearray(2 * MIB)).result(60)
+    assert all(loop() is None and notifier() is None for loop, notifier in gone)
+    assert descriptors() <= before + 1
+
+
+def test_a_loop_awaits_one_read_after_the_other(path):
+    """A transfer that is done before anybody waits is told later, and must not end another."""
+
+    async def many():
+        target = bytearray(256 << 10)
+        for at in range(2000):
+            assert await file.pread_async(target, at % 4 * len(target)) == len(target)
+
+    path.read_bytes()
+    with dp.open(path) as file:
+        asyncio.run(many())
+
+
+def test_what_is_cached_is_read_at_once(path, pattern):
+    path.read_bytes()
+    with dp.open(path) as file:
+        target = bytearray(4096)
+        assert file.pread(target, 8192).done() and target == pattern(5 * MIB + 17)[8192:12288]
+
+        async def read():
+            return await file.pread_async(target, 1)
+
+        assert asyncio.run(read()) == 4096 and target == pattern(5 * MIB + 17)[1:4097]
+
+
+def test_several_cores_read_what_is_cached(folder, pattern):
+    data = pattern(64 * MIB + 4321)
+    path = folder / "large"
+    path.write_bytes(data)
+    with dp.open(path) as file:
+        for offset in (0, 10_007):
+            buffer = file.read(offset)
+            assert memoryview(buffer) == memoryview(data)[offset:]
+            del buffer
+        moved = file.report().to_dict()["primitives"]
+        assert sum(of["bytes"] for of in moved.values()) == 2 * len(data) - 10_007
+        if len(os.sched_getaffinity(0)) > 1:
+            assert set(moved) == {"pread-cached"} and moved["pread-cached"]["transfers"] == 17
+        array = np.zeros(40 * MIB, np.uint8)
+        assert file.readinto(array, 3) == 40 * MIB
+        assert array.tobytes() == data[3 : 3 + 40 * MIB]
+        busy = dp.Buffer(40 * MIB)
+        with memoryview(busy), pytest.raises(dp.Busy):
+            file.readinto(busy)
+        assert threading.active_count() == 1
+
+
+def test_uvloop(path, pattern):
+    uvloop = pytest.importorskip("uvloop")
+    file, expected = dp.open(path), pattern(5 * MIB + 17)
+
+    async def many():
+        forget(path)
+
+        async def read(at):
+            target = bytearray(70_000)
+            assert await file.pread_async(target, at) == 70_000
+            assert target == expected[at : at + 70_000]
+
+        await asyncio.gather(*(read(i * 10_007) for i in range(64)))
+
+    for _ in range(3):
+        uvloop.run(many())
