@@ -101,7 +101,7 @@ impl<L: Layout> Engine<'_, L> {
             record,
             memory: len.min(self.budget.pool - at),
             threads: self.budget.threads,
-            fan_in: self.budget.arenas() / (2 * self.budget.least_buffer.max(self.budget.grain)),
+            fan_in: self.budget.arenas() / (2 * self.budget.min_buffer()),
             l2: usize::try_from(self.machine.l2_size()).unwrap_or(0).max(64 << 10),
             least_block: MIN_BLOCK,
         };

@@ -185,7 +185,7 @@ impl<L: Layout> Gather<'_, L> {
         let mut piece = starts.partition_point(|s| *s <= at) - 1;
         let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);
         let (mut done, mut summed) = (0, 0);
-        let (mut next_mark, distance) = (0, mark_distance(block, self.arranger.unique));
+        let (mut next_mark, distance) = (0, mark_distance(block, grain, self.arranger.unique));
         let mut filled = BlockDone { marks: Vec::new(), sums: Vec::new(), tally: Tally::default(), frames: Vec::new() };
         while done < out.len() {
             let SortedBucket { start, len, .. } = self.pieces[piece];

@@ -40,8 +40,8 @@ pub(crate) struct Merger<'a, L> {
     pub(crate) buffers: (usize, usize),
     /// The lengths of reading buffers are multiples of this.
     pub(crate) grain: usize,
-    /// The smallest useful buffer.
-    pub(crate) least_buffer: usize,
+    /// The smallest useful buffer, a multiple of `grain`.
+    pub(crate) min_buffer: usize,
     pub(crate) blocks: &'a BlockPool,
     pub(crate) threads: usize,
     pub(crate) unique: bool,
@@ -162,13 +162,9 @@ pub(crate) fn crossing(longest: usize) -> usize {
 }
 
 impl<L: Layout> Merger<'_, L> {
-    pub(crate) fn min_buffer(&self) -> usize {
-        self.least_buffer.max(self.grain)
-    }
-
     /// The most runs that one pass takes, if their records are short.
     pub(crate) fn fan_in(&self) -> usize {
-        (self.buffers.1 / (2 * self.min_buffer() * self.threads)).max(2)
+        (self.buffers.1 / (2 * self.min_buffer * self.threads)).max(2)
     }
 
     /// How many of the first of these runs can be merged within the memory; at least two.
@@ -179,7 +175,7 @@ impl<L: Layout> Merger<'_, L> {
         for longest in longest {
             // If only unique keys are kept, the last record written is kept too.
             let kept = if self.unique { crossing(longest).saturating_sub(most) } else { 0 };
-            let need = 2 * self.min_buffer() + crossing(longest) + kept;
+            let need = 2 * self.min_buffer + crossing(longest) + kept;
             if need > left {
                 break;
             }
@@ -205,7 +201,7 @@ impl<L: Layout> Merger<'_, L> {
         // Long records are merged by one thread: several would each need room for all of them.
         let first = if all == 0 { division(parts, 0, 0) } else { division(1, all, last) };
         let last = division(1, 0, 0);
-        if first.size >= self.min_buffer() {
+        if first.size >= self.min_buffer {
             Ok(first)
         } else if last.size > 0 {
             Ok(last)
@@ -333,7 +329,7 @@ impl<L: Layout> Merger<'_, L> {
     ) -> Result<(Vec<Buffers>, RecordBuffer)> {
         let each = pool / count.max(1) / 4096 * 4096;
         // Half of a large share is for records that cross the two buffers.
-        let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer(), MAX_BUFFER);
+        let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer, MAX_BUFFER);
         if each < 2 * size {
             let context = format!("{count} inputs at once in {pool} bytes of memory");
             return Err(Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory with -S"));
@@ -456,7 +452,7 @@ impl<L: Layout> Merger<'_, L> {
     where
         L: 'a,
     {
-        let distance = mark_distance(self.blocks.size, self.unique) as u64;
+        let distance = mark_distance(self.blocks.size, self.grain, self.unique) as u64;
         let (mut merged, mut next_mark, mut moved) = (MergeResult::default(), 0, 0);
         let mut tree = LoserTree::new(&mut contest)?;
         let mut any = false;

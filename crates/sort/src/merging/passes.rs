@@ -21,7 +21,6 @@ use crate::records::record_buffer::SHORT_RECORD;
 use crate::records::tally::Tally;
 use crate::report::{MovementRole, Phase, SortReport};
 use crate::runs::compressed::{CompressedRun, MAX_PROGRAMS};
-use crate::runs::packing;
 use crate::runs::record_reader::{RecordReader, Segment};
 use crate::runs::spill::{Run, Spill};
 use crate::sink::Sink;
@@ -48,11 +47,6 @@ impl MergeInput {
         }
     }
 
-    /// Whether it is a run with compressed frames, each of which must fit a buffer.
-    fn has_frames(&self) -> bool {
-        matches!(self, MergeInput::Run(run) if run.table.is_some())
-    }
-
     /// Its bytes, if they are known.
     fn len(&self) -> Result<Option<u64>> {
         match self {
@@ -76,11 +70,7 @@ impl<L: Layout> Engine<'_, L> {
     ) -> Result<(Tally, Tally)> {
         let started = Instant::now();
         let long = runs.iter().any(|run| run.longest() as u64 > SHORT_RECORD);
-        let mut merger = self.merger(blocks, long, true);
-        if runs.iter().any(MergeInput::has_frames) {
-            merger.least_buffer = merger.least_buffer.max(packing::frame_len(merger.grain));
-        }
-        let passes = Passes { engine: self, merger, blocks, spill };
+        let passes = Passes { engine: self, merger: self.merger(blocks, long, true), blocks, spill };
         let outcome = passes.run(runs, sink, report);
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         outcome
@@ -123,7 +113,7 @@ impl<L: Layout> Engine<'_, L> {
             memory: &self.memory,
             buffers: if long { all } else { useful },
             grain: self.budget.grain,
-            least_buffer: self.budget.least_buffer,
+            min_buffer: self.budget.min_buffer(),
             blocks,
             threads: self.budget.threads,
             unique: self.settings.unique,
@@ -169,6 +159,7 @@ impl<L: Layout> Passes<'_, L> {
             sorted.insert(at, made);
             at += 1;
         }
+        self.spill.free_kept()?;
         self.begin_output(&sorted, sink)?;
         let merged = self.merge(sorted, sink.target())?;
         dropped.join(merged.dropped);
@@ -248,9 +239,7 @@ impl<L: Layout> Passes<'_, L> {
         if room.is_some() {
             self.spill.cut(&made, end)?;
         }
-        for run in freed {
-            self.spill.free(&run)?;
-        }
+        self.spill.free(freed)?;
         Ok((MergeInput::Run(made), merged))
     }
 

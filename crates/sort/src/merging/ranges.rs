@@ -33,14 +33,15 @@ use crate::runs::spill::{IndexEntry, Run};
 
 /// Runs of fewer bytes together are merged by one thread.
 const WORTHWHILE: u64 = 4 << 20;
+/// Runs are merged by one thread if more than one in this many entries of their indexes has the
+/// prefix of the entry before it.
+const TOO_MANY: usize = 2;
 /// The most memory for the records of a range; more gains nothing.
-const MAX_ROOM: usize = 32 << 20;
-/// Bytes of each of the two buffers for searching a run.
-const PROBE: usize = 64 << 10;
+const MAX_ROOM: usize = 64 << 20;
 
 /// How the memory is divided among threads that merge ranges.
 struct RangeMemory {
-    /// Bytes of each of the two buffers for searching.
+    /// Bytes of each of the two buffers for searching a run.
     probe: usize,
     /// Bytes of a thread: those for records, and the buffers.
     share: usize,
@@ -72,10 +73,8 @@ impl<L: Layout> RangeCutter<'_, L> {
             Some(&(run, at)) => {
                 let key = self.finder.record_at(&self.runs[run], at)?;
                 // All records with the key are in the range that it begins.
-                let mut end = Vec::with_capacity(self.runs.len());
-                for (run, next) in self.runs.iter().zip(&self.next) {
-                    end.push(self.finder.position(run, &key, false)?.max(*next));
-                }
+                let mut end = self.finder.positions(self.runs, &key)?;
+                end.iter_mut().zip(&self.next).for_each(|(end, next)| *end = (*end).max(*next));
                 end
             }
         };
@@ -189,21 +188,28 @@ impl<L: Layout> Merger<'_, L> {
             return None;
         }
         target.place()?;
-        let probe = PROBE.max(self.grain);
-        let share = self.buffers.1.saturating_sub(2 * probe) / self.threads / 4096 * 4096;
-        let room = (share / 4).min(MAX_ROOM) / 4096 * 4096;
+        let unit = |run: &Run| run.table.as_ref().map_or(self.grain, |table| table.frame);
+        let probe = runs.iter().map(unit).max()?.max(self.grain);
+        let share = self.buffers.1.saturating_sub(2 * probe * runs.len()) / self.threads / 4096 * 4096;
+        // A range then takes most of the two buffers of each run, and both are read ahead.
+        let room = (share * 9 / 20).min(MAX_ROOM) / 4096 * 4096;
         let size = ((share - room) / (2 * runs.len().max(1))).min(MAX_BUFFER) / self.grain * self.grain;
-        (size >= self.min_buffer()).then_some(RangeMemory { probe, share, room, size })
+        (size >= self.min_buffer).then_some(RangeMemory { probe, share, room, size })
     }
 
-    /// The places where ranges of about `len` bytes begin.
-    fn splitters(runs: &[Run], len: usize) -> Vec<(usize, u64)> {
+    /// The places where ranges of about `len` bytes begin. Returns `None` if prefixes say too little
+    /// about the order of records: then to find the ranges would take many reads.
+    fn splitters(runs: &[Run], len: usize) -> Option<Vec<(usize, u64)>> {
         let total: u64 = runs.iter().map(|run| run.len).sum();
         let marks = runs.iter().enumerate().flat_map(|(r, run)| run.key_index.iter().map(move |m| (m.prefix, r, m.at)));
         let mut marks: Vec<(u64, usize, u64)> = marks.collect();
         marks.sort_unstable();
+        let equal = marks.windows(2).filter(|pair| pair[0].0 == pair[1].0).count();
+        if equal > marks.len() / TOO_MANY {
+            return None;
+        }
         let ranges = usize::try_from(total.div_ceil(len as u64)).unwrap_or(1).min(marks.len()).max(1);
-        (1..ranges).map(|i| marks[i * marks.len() / ranges]).map(|(_, run, at)| (run, at)).collect()
+        Some((1..ranges).map(|i| marks[i * marks.len() / ranges]).map(|(_, run, at)| (run, at)).collect())
     }
 
     /// Merges runs into the target without duplicates, on all cores. Returns `None` if one thread
@@ -217,11 +223,12 @@ impl<L: Layout> Merger<'_, L> {
         counter: &AtomicU64,
     ) -> Result<Option<(MergeResult, Vec<PartialBlock>)>> {
         let Some(RangeMemory { probe, share, room, size }) = self.range_memory(runs, target) else { return Ok(None) };
+        let Some(splitters) = Self::splitters(runs, room) else { return Ok(None) };
         let connect = |_| self.machine.connect(staging, self.memory);
         let pipes: Vec<Pipe> = (0..=self.threads).map(connect).collect::<Result<_>>()?;
         let buffers = Buffers { at: self.buffers.0, size: probe, crossing: 0 };
         let finder = RunSearcher { layout: self.layout, pipe: &pipes[self.threads], memory: self.memory, buffers };
-        let (splitters, next) = (Self::splitters(runs, room), vec![0; runs.len()]);
+        let next = vec![0; runs.len()];
         let cutter = Mutex::new(RangeCutter { finder, runs, splitters, taken: 0, next });
         let out = PartWriter::new(self.blocks, target, start, more_follows, self.control, counter);
         let state = Mutex::new(OutputState { turn: 0, failed: false, out });
@@ -229,7 +236,7 @@ impl<L: Layout> Merger<'_, L> {
         let far = usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.len().max(1));
         let outcome = Mutex::new((Ok(()), Vec::<RangeEnd>::new(), MergeResult::default(), vec![0; self.threads]));
         run_on_threads(self.threads, |t| {
-            let at = self.buffers.0 + 2 * probe + t * share;
+            let at = self.buffers.0 + 2 * probe * runs.len() + t * share;
             let work = || -> Result<()> {
                 let mut memory = self.memory.range(at, room)?.lease_mut()?;
                 loop {
