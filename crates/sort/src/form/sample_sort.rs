@@ -244,7 +244,7 @@ impl<L: Layout> SlotSorter<'_, L> {
             return;
         }
         let by_keys = self.layout.has_normalized_keys() && group.len() > 2;
-        // To make the keys of a few takes little more than to compare them.
+        // To make the keys of as many as are sorted at once takes little more than to compare them.
         if !(by_keys && group.len() <= MAX_BUCKETS) && self.in_order(group) {
             return;
         }

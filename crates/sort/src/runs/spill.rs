@@ -30,7 +30,7 @@ pub(crate) struct IndexEntry {
 /// ranges of runs without duplicates are found faster if it is short. Then the index takes twice the
 /// memory of the checksums at most.
 pub(crate) fn mark_distance(block: usize, grain: usize, unique: bool) -> usize {
-    if unique { block.min(2 * grain) } else { block }
+    if unique { block.min(grain.saturating_mul(2)) } else { block }
 }
 
 /// A sorted run.
