@@ -37,8 +37,8 @@ struct BlockDone {
 /// The facts of everything that was written.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    /// For a run: an entry for each block in which a record begins, or more, and the checksums of its
-    /// grains.
+    /// For a run: an entry for each block in which a record begins, or more, and the checksums of
+    /// its grains.
     pub(crate) key_index: Vec<IndexEntry>,
     pub(crate) sums: Vec<u32>,
     /// For a run that may be compressed: its frames, and the bytes that they take.
@@ -174,8 +174,8 @@ impl<L: Layout> Gather<'_, L> {
 
     /// Fills a block with the bytes from offset `at` of the sorted records. The first and the last
     /// record may be cut. The bytes of a run are summed grain by grain while they are in the cache.
-    /// For an output the records that begin in the block are counted. `block` is the length of a whole
-    /// block.
+    /// For an output the records that begin in the block are counted. `block` is the length of a
+    /// whole block.
     fn fill(&self, out: &mut [u8], at: u64, starts: &[u64], target: Target<'_>, block: usize) -> BlockDone {
         let layout = self.arranger.layout;
         let grain = match target {

@@ -1,7 +1,7 @@
 //! Merging runs without duplicates on all cores.
 //!
-//! How many records of a range of keys are left is known only when they are merged. So a thread does
-//! not know in advance where its records go in the output.
+//! How many records of a range of keys are left is known only when they are merged. So a thread
+//! does not know in advance where its records go in the output.
 //!
 //! ```text
 //! each thread, until there are no more:
@@ -50,6 +50,12 @@ struct RangeMemory {
     size: usize,
 }
 
+/// A range of keys: its number, and its part of each run.
+struct KeyRange {
+    number: usize,
+    segments: Vec<Segment>,
+}
+
 /// Finds the ranges one after the other.
 struct RangeCutter<'a, L> {
     finder: RunSearcher<'a, L>,
@@ -63,8 +69,8 @@ struct RangeCutter<'a, L> {
 }
 
 impl<L: Layout> RangeCutter<'_, L> {
-    /// Returns the number of the next range, and where it begins and ends in each run.
-    fn take(&mut self) -> Result<Option<(usize, Vec<u64>, Vec<u64>)>> {
+    /// Returns the next range.
+    fn take(&mut self) -> Result<Option<KeyRange>> {
         if self.taken > self.splitters.len() {
             return Ok(None);
         }
@@ -78,9 +84,10 @@ impl<L: Layout> RangeCutter<'_, L> {
                 end
             }
         };
-        let begin = std::mem::replace(&mut self.next, end.clone());
+        let segments = self.next.iter().zip(&end).map(|(from, to)| Segment { from: *from, to: *to }).collect();
+        self.next = end;
         self.taken += 1;
-        Ok(Some((self.taken - 1, begin, end)))
+        Ok(Some(KeyRange { number: self.taken - 1, segments }))
     }
 }
 
@@ -113,6 +120,17 @@ impl<'a> OrderedOutput<'a> {
     fn fail(&self) {
         self.state.lock().failed = true;
         self.turned.notify_all();
+    }
+}
+
+/// Ends the other threads if this one panics: its range will not be written.
+struct FailOnPanic<'o, 'a>(&'o OrderedOutput<'a>);
+
+impl Drop for FailOnPanic<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail();
+        }
     }
 }
 
@@ -197,8 +215,8 @@ impl<L: Layout> Merger<'_, L> {
         (size >= self.min_buffer).then_some(RangeMemory { probe, share, room, size })
     }
 
-    /// The places where ranges of about `len` bytes begin. Returns `None` if prefixes say too little
-    /// about the order of records: then to find the ranges would take many reads.
+    /// The places where ranges of about `len` bytes begin. Returns `None` if prefixes say too
+    /// little about the order of records: then to find the ranges would take many reads.
     fn splitters(runs: &[Run], len: usize) -> Option<Vec<(usize, u64)>> {
         let total: u64 = runs.iter().map(|run| run.len).sum();
         let marks = runs.iter().enumerate().flat_map(|(r, run)| run.key_index.iter().map(move |m| (m.prefix, r, m.at)));
@@ -236,24 +254,26 @@ impl<L: Layout> Merger<'_, L> {
         let far = usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.len().max(1));
         let outcome = Mutex::new((Ok(()), Vec::<RangeEnd>::new(), MergeResult::default(), vec![0; self.threads]));
         run_on_threads(self.threads, |t| {
+            let _guard = FailOnPanic(&output);
             let at = self.buffers.0 + 2 * probe * runs.len() + t * share;
             let work = || -> Result<()> {
                 let mut memory = self.memory.range(at, room)?.lease_mut()?;
                 loop {
-                    let Some((range, from, to)) = cutter.lock().take()? else { return Ok(()) };
+                    let Some(KeyRange { number, segments }) = cutter.lock().take()? else { return Ok(()) };
                     let mut sources = Vec::with_capacity(runs.len());
-                    for (i, run) in runs.iter().enumerate() {
+                    for (i, (run, segment)) in runs.iter().zip(segments).enumerate() {
                         let buffers = Buffers { at: at + room + i * 2 * size, size, crossing: 0 };
-                        let segment = Segment { from: from[i], to: to[i] };
                         let mut source =
                             RecordReader::of_run(self.layout, &pipes[t], self.memory, buffers, run, segment)?;
                         source.fetch_ahead(far);
                         sources.push(source);
                     }
-                    let mut out = RangeWriter { output: &output, range, memory: &mut memory, filled: 0, appended: 0 };
+                    let mut out =
+                        RangeWriter { output: &output, range: number, memory: &mut memory, filled: 0, appended: 0 };
                     let last = RecordBuffer::new(0, 0);
                     let mut merged = self.merge_by_keys(sources, last, target.is_output(), &mut out, None)?;
-                    let end = RangeEnd { range, len: out.at(), key_index: std::mem::take(&mut merged.key_index) };
+                    let end =
+                        RangeEnd { range: number, len: out.at(), key_index: std::mem::take(&mut merged.key_index) };
                     let mut outcome = outcome.lock();
                     outcome.3[t] += end.len;
                     outcome.1.push(end);
