@@ -443,7 +443,7 @@ fn all_cores_drop_duplicates_as_the_system_does() {
         let expected = system_sort(&gnu, arguments, std::slice::from_ref(&input));
         let threads = random.pick(&[2, 3]);
         let enough = if start.is_empty() { threads } else { 1 };
-        // Ranges take more memory than there is for the least memory, or for three threads and all runs.
+        // 16 MiB are too little for ranges of all runs, and 20 MiB if there are three threads.
         let all = (threads == 2).then_some(enough);
         for (mib, fan_in, merging) in [(20, 0, all), (20, 4, Some(enough)), (16, 0, None)] {
             let name = format!("seed {seed} (sort {arguments:?}, threads {threads}, {mib} MiB, fan-in {fan_in})");

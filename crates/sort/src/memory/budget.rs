@@ -27,8 +27,8 @@ const MIN_BUFFER: usize = 64 << 10;
 const SCARCE_MEMORY: usize = 24 << 20;
 /// The buffers where memory is scarce.
 const SMALL_BUFFER: usize = 32 << 10;
-/// Smaller buffers need more checksums. These may take the memory divided by this.
-const MOST_SUMS: usize = 12;
+/// Smaller buffers need more checksums. They may take the memory divided by this.
+const MAX_SUMS_PART: usize = 12;
 /// Arenas start at multiples of this, so that huge pages and registered buffers do not straddle
 /// them.
 const ARENA_GRAIN: usize = 64 << 10;
@@ -63,7 +63,7 @@ impl Budget {
         let memory = usize::try_from(memory.max(MIN_MEMORY)).unwrap_or(usize::MAX);
         let total = total.unwrap_or((memory as u64).saturating_mul(64));
         let sums = usize::try_from(total / SMALL_BUFFER as u64).unwrap_or(usize::MAX).saturating_mul(size_of::<u32>());
-        let small_buffers = memory <= SCARCE_MEMORY && sums <= memory / MOST_SUMS;
+        let small_buffers = memory <= SCARCE_MEMORY && sums <= memory / MAX_SUMS_PART;
         let left = if small_buffers { memory - sums } else { memory };
         let mut budget = Budget::of(left, threads.max(1));
         while budget.pool < 2 * budget.arenas_at && budget.threads > 1 {
