@@ -415,6 +415,49 @@ fn lines_as_the_system_sorts_them() {
     }
 }
 
+#[test]
+fn all_cores_drop_duplicates_as_the_system_does() {
+    let Some(gnu) = GnuSort::find("all_cores_drop_duplicates_as_the_system_does") else { return };
+    let first = seed(3000);
+    let cases: [(&[&str], usize, &str); 7] = [
+        (&["-u"], 4, ""),
+        (&["-u", "-r"], 2, ""),
+        (&["-u", "-f"], 3, ""),
+        (&["-s", "-u", "-k2,2n"], 2, ""),
+        (&["-u", "-n"], 2, ""),
+        (&["-u"], 1, ""),
+        // Prefixes say nothing, so one core merges.
+        (&["-u"], 2, "https://"),
+    ];
+    for (seed, (arguments, distinct, start)) in (first..).zip(cases) {
+        let random = &mut Random(seed);
+        let folder = Folder::new();
+        let (format, unique) = lines(arguments);
+        // About one of `distinct` lines is left, and one line is everywhere.
+        let most = 1_000_000 / distinct;
+        let mut bytes = Vec::new();
+        while bytes.len() < 20 * MIB {
+            let n = if random.one_in(20) { 7 } else { random.below(most) };
+            let word = random.pick(&["word", "Word", "WORD"]);
+            bytes.extend(format!("{start}{n}{word} {} behind\n", n / 3).into_bytes());
+        }
+        let input = folder.put("in/a", &bytes);
+        let expected = system_sort(&gnu, arguments, std::slice::from_ref(&input));
+        let threads = random.pick(&[2, 3]);
+        let enough = if start.is_empty() { threads } else { 1 };
+        // 16 MiB are too little for ranges of all runs, and 20 MiB if there are three threads.
+        let all = (threads == 2).then_some(enough);
+        for (mib, fan_in, merging) in [(20, 0, all), (20, 4, Some(enough)), (16, 0, None)] {
+            let name = format!("seed {seed} (sort {arguments:?}, threads {threads}, {mib} MiB, fan-in {fan_in})");
+            let job = folder.job(format.clone(), std::slice::from_ref(&input)).unique(unique).threads(threads);
+            let report = sort(job.memory_bytes(mib << 20).fan_in(fan_in)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_same(&folder.sorted(), &expected, &name);
+            assert!(merging.is_none_or(|n| report.merged_by_thread.len() == n), "{name}: {report}");
+            assert!(report.runs > 1, "{name}: {report}");
+        }
+    }
+}
+
 /// Sorts one input in both programs without options.
 fn like_the_system(
     gnu: &GnuSort,

@@ -189,13 +189,13 @@ impl<L: Layout> Engine<'_, L> {
         let counter = &self.control.progress.written;
         let place = (written.bytes, true);
         let (merged, edges) = merger.merge_runs_at(&staging, &runs, sink.target(), place, counter)?;
-        runs.iter().try_for_each(|run| spill.free(run))?;
+        report.runs += runs.len() as u64;
+        spill.free(runs)?;
         written.bytes += merged.bytes;
         written.tally.join(merged.written);
         written.dropped.join(dropped);
         written.dropped.join(merged.dropped);
         written.partial_blocks.extend(edges);
-        report.runs += runs.len() as u64;
         report.merge_passes += 1;
         report.method.merged_buckets += 1;
         Ok(())

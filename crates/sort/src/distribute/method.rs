@@ -10,7 +10,6 @@ use super::stripes::{Source, open_all, refuse_unseekable};
 use crate::engine::Engine;
 use crate::input::Input;
 use crate::memory::blocks::BlockPool;
-use crate::merging::merge::MIN_BUFFER;
 use crate::records::layout::Layout;
 use crate::records::tally::Tally;
 use crate::report::{MethodReport, Phase, SortReport};
@@ -102,7 +101,7 @@ impl<L: Layout> Engine<'_, L> {
             record,
             memory: len.min(self.budget.pool - at),
             threads: self.budget.threads,
-            fan_in: self.budget.arenas() / (2 * MIN_BUFFER.max(self.budget.grain)),
+            fan_in: self.budget.arenas() / (2 * self.budget.min_buffer()),
             l2: usize::try_from(self.machine.l2_size()).unwrap_or(0).max(64 << 10),
             least_block: MIN_BLOCK,
         };

@@ -16,7 +16,7 @@ use crate::records::prefetch::prefetch_record;
 use crate::records::tally::Tally;
 use crate::runs::checksum;
 use crate::runs::packing::{Frame, Packing};
-use crate::runs::spill::IndexEntry;
+use crate::runs::spill::{IndexEntry, mark_distance};
 
 /// How many entries ahead a record is prefetched. Records lie in the order of the input, so each is
 /// a cache miss, or several: a record of 100 bytes that is not aligned lies in three lines more
@@ -28,7 +28,7 @@ const MAX_PREFETCH_BYTES: usize = 512;
 
 /// The facts of a block that was filled.
 struct BlockDone {
-    mark: Option<IndexEntry>,
+    marks: Vec<IndexEntry>,
     sums: Vec<u32>,
     tally: Tally,
     frames: Vec<Frame>,
@@ -37,8 +37,8 @@ struct BlockDone {
 /// The facts of everything that was written.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    /// For a run: an entry for each block in which a record begins, and the checksums of its
-    /// grains.
+    /// For a run: an entry for each block in which a record begins, or more, and the checksums of
+    /// its grains.
     pub(crate) key_index: Vec<IndexEntry>,
     pub(crate) sums: Vec<u32>,
     /// For a run that may be compressed: its frames, and the bytes that they take.
@@ -100,7 +100,7 @@ impl<L: Layout> Gather<'_, L> {
                     let at = index as u64 * blocks.size as u64;
                     let len = (total - at).min(blocks.size as u64) as usize;
                     let mut block = blocks.take()?;
-                    let mut filled = self.fill(&mut block.bytes[..len], at, &starts, target);
+                    let mut filled = self.fill(&mut block.bytes[..len], at, &starts, target, blocks.size);
                     match target {
                         Target::Run { pipe, base, .. } if packs && let Some(packing) = packing => {
                             let mut packed = blocks.take()?;
@@ -163,9 +163,9 @@ impl<L: Layout> Gather<'_, L> {
         result?;
         filled.sort_unstable_by_key(|(index, _)| *index);
         let mut gathered = Gathered { stored: end.into_inner(), ..Gathered::default() };
-        for (_, BlockDone { mark, sums, tally, mut frames }) in filled {
+        for (_, BlockDone { marks, sums, tally, mut frames }) in filled {
             gathered.frames.append(&mut frames);
-            gathered.key_index.extend(mark);
+            gathered.key_index.extend(marks);
             gathered.sums.extend(sums);
             gathered.tally.join(tally);
         }
@@ -174,8 +174,9 @@ impl<L: Layout> Gather<'_, L> {
 
     /// Fills a block with the bytes from offset `at` of the sorted records. The first and the last
     /// record may be cut. The bytes of a run are summed grain by grain while they are in the cache.
-    /// For an output the records that begin in the block are counted.
-    fn fill(&self, out: &mut [u8], at: u64, starts: &[u64], target: Target<'_>) -> BlockDone {
+    /// For an output the records that begin in the block are counted. `block` is the length of a
+    /// whole block.
+    fn fill(&self, out: &mut [u8], at: u64, starts: &[u64], target: Target<'_>, block: usize) -> BlockDone {
         let layout = self.arranger.layout;
         let grain = match target {
             Target::Run { grain, .. } => grain,
@@ -184,7 +185,8 @@ impl<L: Layout> Gather<'_, L> {
         let mut piece = starts.partition_point(|s| *s <= at) - 1;
         let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);
         let (mut done, mut summed) = (0, 0);
-        let mut filled = BlockDone { mark: None, sums: Vec::new(), tally: Tally::default(), frames: Vec::new() };
+        let (mut next_mark, distance) = (0, mark_distance(block, grain, self.arranger.unique));
+        let mut filled = BlockDone { marks: Vec::new(), sums: Vec::new(), tally: Tally::default(), frames: Vec::new() };
         while done < out.len() {
             let SortedBucket { start, len, .. } = self.pieces[piece];
             let entries = &self.entries[start..start + len];
@@ -199,8 +201,9 @@ impl<L: Layout> Gather<'_, L> {
                     if target.is_output() {
                         filled.tally.add(record);
                     }
-                    if filled.mark.is_none() {
-                        filled.mark = Some(IndexEntry { at: at + done as u64, prefix: layout.prefix(record) });
+                    if done >= next_mark {
+                        filled.marks.push(IndexEntry { at: at + done as u64, prefix: layout.prefix(record) });
+                        next_mark = done + distance;
                     }
                 }
                 let len = record.len() - skip;

@@ -106,7 +106,7 @@ impl<L: Layout> Engine<'_, L> {
             spill,
             blocks,
             sink,
-            packing: Packing::new(self.settings.compression, self.budget.concurrent_slots, self.budget.grain),
+            packing: Packing::new(self.settings.compression, self.budget.concurrent_slots, self.budget.min_buffer()),
         };
         let read = self.run_sorters(&lanes, &mut filler, filled, to_fill);
         drop(filler);

@@ -22,6 +22,7 @@ use crate::numbers::vector;
 use crate::records::entry::{self, Entry, MAX_BUCKETS};
 use crate::records::layout::{Layout, PlainLines};
 use crate::records::memo::{self, Question, Scope};
+use crate::records::prefetch::prefetch;
 use crate::records::tally::Tally;
 
 /// Below this number of entries one core sorts them faster than several could distribute them.
@@ -30,6 +31,8 @@ const SMALL: usize = 1 << 14;
 const BUCKET: usize = 1 << 12;
 /// The number of sampled entries for each splitter.
 const OVERSAMPLE: usize = 8;
+/// How many entries ahead a record is prefetched whose prefix another has too.
+const AHEAD: usize = 16;
 /// Smaller groups are compared; larger ones get new prefixes.
 const FEW: usize = 24;
 
@@ -200,34 +203,55 @@ impl<L: Layout> SlotSorter<'_, L> {
             self.sort_tied_lines(coding, entries, depth + 8);
             return;
         }
-        let mut from = 0;
+        let (mut from, mut fetched) = (0, 1);
         while from < entries.len() {
             let prefix = entry::prefix(entries[from]);
             let len = entries[from..].iter().take_while(|e| entry::prefix(**e) == prefix).count();
             if len > 1 {
+                self.fetch_tied(entries, &mut fetched, from + len + AHEAD);
                 self.sort_equal_prefixes(&mut entries[from..from + len], depth);
             }
             from += len;
         }
     }
 
+    /// Prefetches the records of entries `fetched..to` that have equal prefixes.
+    #[inline]
+    fn fetch_tied(&self, entries: &[Entry], fetched: &mut usize, to: usize) {
+        for i in *fetched..to.min(entries.len()) {
+            if entry::prefix(entries[i - 1]) == entry::prefix(entries[i]) {
+                prefetch(self.raw, entry::offset(entries[i - 1]));
+                prefetch(self.raw, entry::offset(entries[i]));
+            }
+        }
+        *fetched = to.max(*fetched);
+    }
+
     /// Orders records with equal prefixes.
     fn sort_equal_prefixes(&self, group: &mut [Entry], depth: usize) {
-        if self.in_order(group) {
-            return;
-        }
-        if group.len() == 2 {
-            // They are out of order.
-            group.swap(0, 1);
-            return;
-        }
         if let Some(plain) = self.plain_behind(group) {
             let plain = SlotSorter { layout: &plain, raw: self.raw, threads: 1, unique: false };
+            if plain.in_order(group) {
+                return;
+            }
+            if group.len() == 2 {
+                group.swap(0, 1);
+                return;
+            }
             // Every line has bytes at depth 0.
             plain.load_next_prefixes(group, 0);
             plain.sort_bucket(group, 0);
-        } else if self.layout.has_normalized_keys() {
+            return;
+        }
+        let by_keys = self.layout.has_normalized_keys() && group.len() > 2;
+        // To make the keys of as many as are sorted at once takes little more than to compare them.
+        if !(by_keys && group.len() <= MAX_BUCKETS) && self.in_order(group) {
+            return;
+        }
+        if by_keys {
             self.sort_by_keys(group, entry::prefix(group[0]));
+        } else if group.len() == 2 {
+            group.swap(0, 1);
         } else if group.len() > FEW && self.load_next_prefixes(group, depth + 8) {
             self.sort_bucket(group, depth + 8);
         } else {

@@ -413,6 +413,42 @@ impl<'a> PartWriter<'a> {
     }
 }
 
+/// Takes the records of a merge in order.
+pub(crate) trait RecordWriter {
+    /// Returns the offset of the next byte.
+    fn at(&self) -> u64;
+
+    /// Returns the last `len` bytes that were appended, if they are still in one piece.
+    fn tail(&self, len: usize) -> Option<&[u8]>;
+
+    /// Appends the first `len` of these bytes, which is faster if more follow them.
+    fn push_start(&mut self, bytes: &[u8], len: usize) -> Result<()>;
+
+    /// Ends the part.
+    fn finish(&mut self) -> Result<()>;
+}
+
+impl RecordWriter for PartWriter<'_> {
+    #[inline]
+    fn at(&self) -> u64 {
+        PartWriter::at(self)
+    }
+
+    #[inline]
+    fn tail(&self, len: usize) -> Option<&[u8]> {
+        PartWriter::tail(self, len)
+    }
+
+    #[inline]
+    fn push_start(&mut self, bytes: &[u8], len: usize) -> Result<()> {
+        PartWriter::push_start(self, bytes, len)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        PartWriter::finish(self)
+    }
+}
+
 /// Puts the partial blocks of all parts together and writes them.
 pub(crate) fn write_partial_blocks(blocks: &BlockPool, target: Target<'_>, mut edges: Vec<PartialBlock>) -> Result<()> {
     let Some((pipe, base)) = target.place() else { return Ok(()) };

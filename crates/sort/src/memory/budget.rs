@@ -20,6 +20,15 @@ pub const MIN_MEMORY: u64 = 16 << 20;
 const MAX_CONCURRENT_SLOTS: usize = 4;
 const MAX_BLOCK: usize = 4 << 20;
 const MIN_BLOCK: usize = 64 << 10;
+/// The smallest buffer for reading a run, unless memory is scarce.
+const MIN_BUFFER: usize = 64 << 10;
+/// With at most this much memory, the number of passes over the data decides how long a sort takes.
+/// So a pass takes twice as many runs, with smaller buffers.
+const SCARCE_MEMORY: usize = 24 << 20;
+/// The buffers where memory is scarce.
+const SMALL_BUFFER: usize = 32 << 10;
+/// Smaller buffers need more checksums. They may take the memory divided by this.
+const MAX_SUMS_PART: usize = 12;
 /// Arenas start at multiples of this, so that huge pages and registered buffers do not straddle
 /// them.
 const ARENA_GRAIN: usize = 64 << 10;
@@ -44,6 +53,7 @@ pub(crate) struct Budget {
     useful: usize,
     /// Bytes of spilled runs for each checksum.
     pub(crate) grain: usize,
+    least_buffer: usize,
 }
 
 impl Budget {
@@ -51,15 +61,23 @@ impl Budget {
     /// known.
     pub(crate) fn new(memory: u64, threads: usize, total: Option<u64>) -> Result<Budget> {
         let memory = usize::try_from(memory.max(MIN_MEMORY)).unwrap_or(usize::MAX);
-        let mut budget = Budget::of(memory, threads.max(1));
+        let total = total.unwrap_or((memory as u64).saturating_mul(64));
+        let sums = usize::try_from(total / SMALL_BUFFER as u64).unwrap_or(usize::MAX).saturating_mul(size_of::<u32>());
+        let small_buffers = memory <= SCARCE_MEMORY && sums <= memory / MAX_SUMS_PART;
+        let left = if small_buffers { memory - sums } else { memory };
+        let mut budget = Budget::of(left, threads.max(1));
         while budget.pool < 2 * budget.arenas_at && budget.threads > 1 {
-            budget = Budget::of(memory, budget.threads - 1);
+            budget = Budget::of(left, budget.threads - 1);
         }
         if budget.pool < budget.arenas_at + 16 * MIN_BLOCK {
             return Err(Error::new(ErrorKind::OutOfMemory, "sort", format!("{memory} bytes of memory"))
                 .with_advice("give more memory with -S"));
         }
-        budget.grain = checksum::grain(total.unwrap_or((memory as u64).saturating_mul(64)), memory, budget.block);
+        budget.grain = checksum::grain(total, memory, budget.block);
+        if small_buffers {
+            budget.least_buffer = SMALL_BUFFER;
+            budget.grain = budget.grain.min(SMALL_BUFFER);
+        }
         Ok(budget)
     }
 
@@ -81,7 +99,13 @@ impl Budget {
             arenas_at,
             useful: pool,
             grain: block,
+            least_buffer: MIN_BUFFER,
         }
+    }
+
+    /// The smallest useful buffer for reading a run.
+    pub(crate) fn min_buffer(&self) -> usize {
+        self.least_buffer.max(self.grain)
     }
 
     /// The most bytes that are kept on the heap between two slots: the chunks in flight when a slot

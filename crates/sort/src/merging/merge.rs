@@ -17,7 +17,7 @@ use datapipes_core::locks::Mutex;
 use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 
 use crate::control::{Control, count};
-use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
+use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, RecordWriter, Target, write_partial_blocks};
 use crate::memory::parallel::run_on_threads;
 use crate::merging::contest::{ByCode, ByPrefix, LineBytes, MergeContest, NormalizedKeys};
 use crate::merging::loser_tree::LoserTree;
@@ -29,7 +29,7 @@ use crate::records::tally::{Tally, verify_bytes};
 use crate::report::{MovementRole, Movements};
 use crate::runs::checksum::{self, Partial};
 use crate::runs::record_reader::{Buffers, RecordReader, RunSearcher, Segment};
-use crate::runs::spill::{IndexEntry, Run};
+use crate::runs::spill::{IndexEntry, Run, mark_distance};
 
 /// The context of a merge, besides the runs.
 pub(crate) struct Merger<'a, L> {
@@ -40,6 +40,8 @@ pub(crate) struct Merger<'a, L> {
     pub(crate) buffers: (usize, usize),
     /// The lengths of reading buffers are multiples of this.
     pub(crate) grain: usize,
+    /// The smallest useful buffer, a multiple of `grain`.
+    pub(crate) min_buffer: usize,
     pub(crate) blocks: &'a BlockPool,
     pub(crate) threads: usize,
     pub(crate) unique: bool,
@@ -106,13 +108,13 @@ struct Written {
 
 impl Written {
     /// Returns the last record.
-    fn last<'w>(&'w self, out: &'w PartWriter<'_>) -> &'w [u8] {
+    fn last<'w>(&'w self, out: &'w impl RecordWriter) -> &'w [u8] {
         out.tail(self.len).filter(|_| self.kept.is_empty()).unwrap_or(&self.kept)
     }
 
     /// Whether a record does not come before the last one.
     #[inline]
-    fn may_precede<L: Layout>(&self, layout: &L, prefix: u64, record: &[u8], out: &PartWriter<'_>) -> bool {
+    fn may_precede<L: Layout>(&self, layout: &L, prefix: u64, record: &[u8], out: &impl RecordWriter) -> bool {
         match prefix.cmp(&self.prefix) {
             Ordering::Greater => true,
             _ if self.first.is_none() => true,
@@ -123,7 +125,7 @@ impl Written {
 
     /// Notes the record that was just written.
     #[inline]
-    fn note(&mut self, prefix: u64, record: &[u8], out: &PartWriter<'_>) {
+    fn note(&mut self, prefix: u64, record: &[u8], out: &impl RecordWriter) {
         if self.first.is_none() {
             self.first = Some(record.to_vec());
         }
@@ -135,10 +137,8 @@ impl Written {
     }
 }
 
-/// The smallest useful buffer.
-pub(crate) const MIN_BUFFER: usize = 64 << 10;
 /// The largest buffer; a larger one gains nothing.
-const MAX_BUFFER: usize = 8 << 20;
+pub(crate) const MAX_BUFFER: usize = 8 << 20;
 
 /// The number of files from which on lines are merged by codes.
 const WORTH_CODING: usize = 4;
@@ -157,18 +157,14 @@ struct Division {
 }
 
 /// Bytes to set aside for records of a run that cross buffers.
-fn crossing(longest: usize) -> usize {
+pub(crate) fn crossing(longest: usize) -> usize {
     if longest as u64 > SHORT_RECORD { longest.next_multiple_of(4096) } else { 0 }
 }
 
 impl<L: Layout> Merger<'_, L> {
-    fn min_buffer(&self) -> usize {
-        MIN_BUFFER.max(self.grain)
-    }
-
     /// The most runs that one pass takes, if their records are short.
     pub(crate) fn fan_in(&self) -> usize {
-        (self.buffers.1 / (2 * self.min_buffer() * self.threads)).max(2)
+        (self.buffers.1 / (2 * self.min_buffer * self.threads)).max(2)
     }
 
     /// How many of the first of these runs can be merged within the memory; at least two.
@@ -179,7 +175,7 @@ impl<L: Layout> Merger<'_, L> {
         for longest in longest {
             // If only unique keys are kept, the last record written is kept too.
             let kept = if self.unique { crossing(longest).saturating_sub(most) } else { 0 };
-            let need = 2 * self.min_buffer() + crossing(longest) + kept;
+            let need = 2 * self.min_buffer + crossing(longest) + kept;
             if need > left {
                 break;
             }
@@ -192,8 +188,8 @@ impl<L: Layout> Merger<'_, L> {
 
     /// Makes as many parts as there are threads, as long as each has buffers for all runs.
     fn divide(&self, longest: &[usize], target: Target<'_>) -> Result<Division> {
-        // If duplicates are dropped, a part's offset in the output is not known in advance. A
-        // stream takes one part.
+        // If duplicates are dropped, a part's offset in the output is not known in advance (what
+        // `merge_ranges` does needs more memory). A stream takes one part.
         let parts = if self.unique || target.stream().is_some() { 1 } else { self.threads };
         let all: usize = longest.iter().map(|l| crossing(*l)).sum();
         let last = if self.unique { longest.iter().map(|l| crossing(*l)).max().unwrap_or(0) } else { 0 };
@@ -205,7 +201,7 @@ impl<L: Layout> Merger<'_, L> {
         // Long records are merged by one thread: several would each need room for all of them.
         let first = if all == 0 { division(parts, 0, 0) } else { division(1, all, last) };
         let last = division(1, 0, 0);
-        if first.size >= self.min_buffer() {
+        if first.size >= self.min_buffer {
             Ok(first)
         } else if last.size > 0 {
             Ok(last)
@@ -240,6 +236,9 @@ impl<L: Layout> Merger<'_, L> {
         (start, more_follows): (u64, bool),
         counter: &AtomicU64,
     ) -> Result<(MergeResult, Vec<PartialBlock>)> {
+        if let Some(merged) = self.merge_ranges(staging, runs, target, (start, more_follows), counter)? {
+            return Ok(merged);
+        }
         let longest: Vec<usize> = runs.iter().map(|r| r.longest).collect();
         let Division { parts, share, size, crossings, last } = self.divide(&longest, target)?;
         let pipes: Vec<Pipe> = (0..parts).map(|_| self.machine.connect(staging, self.memory)).collect::<Result<_>>()?;
@@ -330,7 +329,7 @@ impl<L: Layout> Merger<'_, L> {
     ) -> Result<(Vec<Buffers>, RecordBuffer)> {
         let each = pool / count.max(1) / 4096 * 4096;
         // Half of a large share is for records that cross the two buffers.
-        let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer(), MAX_BUFFER);
+        let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer, MAX_BUFFER);
         if each < 2 * size {
             let context = format!("{count} inputs at once in {pool} bytes of memory");
             return Err(Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory with -S"));
@@ -353,7 +352,9 @@ impl<L: Layout> Merger<'_, L> {
             }
             marks.sort_unstable();
         }
-        let size = (self.buffers.1 / 2 / self.grain * self.grain).min(256 << 10);
+        // Keys lie a block apart in an index, so no more than a block is searched.
+        let most = self.blocks.size.min(256 << 10);
+        let size = (self.buffers.1 / 2).min(most) / self.grain * self.grain;
         let buffers = Buffers { at: self.buffers.0, size, crossing: 0 };
         let finder = RunSearcher { layout: self.layout, pipe, memory: self.memory, buffers };
         for part in 1..parts {
@@ -388,6 +389,18 @@ impl<L: Layout> Merger<'_, L> {
         if let Some(numbers) = self.layout.numbers() {
             return self.merge_numbers(numbers, sources, output, out);
         }
+        self.merge_by_keys(sources, last, output, out, check)
+    }
+
+    /// Does the same for records that are not numbers.
+    pub(crate) fn merge_by_keys(
+        &self,
+        sources: Vec<RecordReader<'_, L>>,
+        last: RecordBuffer,
+        output: bool,
+        out: &mut impl RecordWriter,
+        check: Option<&OrderCheck>,
+    ) -> Result<MergeResult> {
         // Codes are right for sources in order, and a check finds the others. For few sources they
         // cost more than they save.
         let coded = self.coded || check.is_some() && sources.len() >= WORTH_CODING;
@@ -433,13 +446,13 @@ impl<L: Layout> Merger<'_, L> {
         mut contest: impl MergeContest<'a, L>,
         mut last: RecordBuffer,
         output: bool,
-        out: &mut PartWriter<'_>,
+        out: &mut impl RecordWriter,
         check: Option<&OrderCheck>,
     ) -> Result<MergeResult>
     where
         L: 'a,
     {
-        let block = self.blocks.size as u64;
+        let distance = mark_distance(self.blocks.size, self.grain, self.unique) as u64;
         let (mut merged, mut next_mark, mut moved) = (MergeResult::default(), 0, 0);
         let mut tree = LoserTree::new(&mut contest)?;
         let mut any = false;
@@ -453,7 +466,7 @@ impl<L: Layout> Merger<'_, L> {
             } else {
                 if out.at() >= next_mark {
                     merged.key_index.push(IndexEntry { at: out.at(), prefix: contest.prefix(winner) });
-                    next_mark = out.at() + block;
+                    next_mark = out.at() + distance;
                     count(&self.control.progress.merged, moved);
                     moved = 0;
                     if let Some(check) = check.filter(|check| check.is_broken()) {

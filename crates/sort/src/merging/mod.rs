@@ -5,3 +5,4 @@ mod files;
 mod loser_tree;
 pub(crate) mod merge;
 pub(crate) mod passes;
+pub(crate) mod ranges;

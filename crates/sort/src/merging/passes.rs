@@ -113,6 +113,7 @@ impl<L: Layout> Engine<'_, L> {
             memory: &self.memory,
             buffers: if long { all } else { useful },
             grain: self.budget.grain,
+            min_buffer: self.budget.min_buffer(),
             blocks,
             threads: self.budget.threads,
             unique: self.settings.unique,
@@ -158,6 +159,7 @@ impl<L: Layout> Passes<'_, L> {
             sorted.insert(at, made);
             at += 1;
         }
+        self.spill.free_kept()?;
         self.begin_output(&sorted, sink)?;
         let merged = self.merge(sorted, sink.target())?;
         dropped.join(merged.dropped);
@@ -237,9 +239,7 @@ impl<L: Layout> Passes<'_, L> {
         if room.is_some() {
             self.spill.cut(&made, end)?;
         }
-        for run in freed {
-            self.spill.free(&run)?;
-        }
+        self.spill.free(freed)?;
         Ok((MergeInput::Run(made), merged))
     }
 

@@ -21,8 +21,6 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::report::CompressionReport;
 
-/// The smallest frame.
-const MIN_FRAME: usize = 64 << 10;
 /// A frame is kept compressed if this much is saved, so that what is read for it, which begins and
 /// ends at blocks of the place, takes no more than the frame.
 const MARGIN: usize = 8 << 10;
@@ -62,11 +60,6 @@ pub(crate) struct FrameTable {
     /// Bytes of a frame, except for the last one.
     pub(crate) frame: usize,
     pub(crate) frames: Vec<Frame>,
-}
-
-/// Bytes of a frame if a checksum is for `grain` bytes.
-pub(crate) fn frame_len(grain: usize) -> usize {
-    grain.max(MIN_FRAME)
 }
 
 /// Compresses the frames of `block` into `packed`, one after the other, and returns their lengths.
@@ -122,13 +115,14 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    pub(crate) fn new(mode: SpillCompression, threads: usize, grain: usize) -> Packing {
+    /// Begins a measurement. `frame` is the length of frames, and of the smallest reading buffer.
+    pub(crate) fn new(mode: SpillCompression, threads: usize, frame: usize) -> Packing {
         let zero = || AtomicU64::new(0);
         Packing {
             mode,
             started: Instant::now(),
             threads: threads as u64,
-            frame: frame_len(grain),
+            frame,
             packing: AtomicBool::new(mode == SpillCompression::On),
             blocks: zero(),
             bytes: zero(),

@@ -651,7 +651,11 @@ pub(crate) struct RunSearcher<'a, L> {
 
 impl<'a, L: Layout> RunSearcher<'a, L> {
     fn open(&self, run: &'a Run, from: u64) -> Result<RecordReader<'a, L>> {
-        RecordReader::of_run(self.layout, self.pipe, self.memory, self.buffers, run, Segment { from, to: run.len })
+        self.open_by(self.buffers, run, from)
+    }
+
+    fn open_by(&self, buffers: Buffers, run: &'a Run, from: u64) -> Result<RecordReader<'a, L>> {
+        RecordReader::of_run(self.layout, self.pipe, self.memory, buffers, run, Segment { from, to: run.len })
     }
 
     /// Returns the record that begins at offset `at` of a run.
@@ -664,14 +668,57 @@ impl<'a, L: Layout> RunSearcher<'a, L> {
     /// Returns the offset in a run of the first record that does not come before `key`. Records
     /// equal to the key come before it if `equal_before` is set.
     pub(crate) fn position(&self, run: &'a Run, key: &[u8], equal_before: bool) -> Result<u64> {
-        let prefix = self.layout.prefix(key);
-        let before = |record: &[u8]| match self.layout.compare(record, key) {
+        let Some(mark) = self.mark_before(run, key, equal_before)? else { return Ok(0) };
+        self.position_from(self.open(run, mark)?, mark, key, equal_before)
+    }
+
+    /// Returns the offset in each run of the first record that does not come before `key`. All runs
+    /// are read at once, each by buffers of its own: those of run `i` lie behind `i` others.
+    pub(crate) fn positions(&self, runs: &'a [Run], key: &[u8]) -> Result<Vec<u64>> {
+        // These searches use the buffers of the first run, so they come before all readers.
+        let marks = runs.iter().map(|run| self.mark_before(run, key, false)).collect::<Result<Vec<_>>>()?;
+        let mut readers = Vec::with_capacity(runs.len());
+        for (i, (run, mark)) in runs.iter().zip(marks).enumerate() {
+            let buffers = Buffers { at: self.buffers.at + i * self.buffers.len(), ..self.buffers };
+            readers.push(match mark {
+                Some(mark) => Some((self.open_by(buffers, run, mark)?, mark)),
+                None => None,
+            });
+        }
+        let position = |reader: Option<(RecordReader<'a, L>, u64)>| match reader {
+            Some((reader, mark)) => self.position_from(reader, mark, key, false),
+            None => Ok(0),
+        };
+        readers.into_iter().map(position).collect()
+    }
+
+    /// Whether a record comes before `key`.
+    fn is_before(&self, record: &[u8], key: &[u8], equal_before: bool) -> bool {
+        match self.layout.compare(record, key) {
             Ordering::Less => true,
             Ordering::Equal => equal_before,
             Ordering::Greater => false,
-        };
-        // Find the last index entry that comes before the key: by its prefix or, if the prefixes
-        // are equal, by its record.
+        }
+    }
+
+    /// Returns the position of `key` behind a record at `at`, with which the reader begins.
+    fn position_from(
+        &self,
+        mut source: RecordReader<'a, L>,
+        mut at: u64,
+        key: &[u8],
+        equal_before: bool,
+    ) -> Result<u64> {
+        while source.advance()? && self.is_before(source.record(), key, equal_before) {
+            at += source.record().len() as u64;
+        }
+        Ok(at)
+    }
+
+    /// Returns the offset of the last index entry that comes before the key: by its prefix or, if
+    /// the prefixes are equal, by its record.
+    fn mark_before(&self, run: &'a Run, key: &[u8], equal_before: bool) -> Result<Option<u64>> {
+        let prefix = self.layout.prefix(key);
         let (mut low, mut high) = (0, run.key_index.len());
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -681,7 +728,7 @@ impl<'a, L: Layout> RunSearcher<'a, L> {
                 Ordering::Greater => false,
                 Ordering::Equal => {
                     let mut source = self.open(run, mark.at)?;
-                    source.advance()? && before(source.record())
+                    source.advance()? && self.is_before(source.record(), key, equal_before)
                 }
             };
             if is_before {
@@ -690,12 +737,6 @@ impl<'a, L: Layout> RunSearcher<'a, L> {
                 high = middle;
             }
         }
-        let Some(mark) = low.checked_sub(1).map(|i| run.key_index[i]) else { return Ok(0) };
-        let mut source = self.open(run, mark.at)?;
-        let mut at = mark.at;
-        while source.advance()? && before(source.record()) {
-            at += source.record().len() as u64;
-        }
-        Ok(at)
+        Ok(low.checked_sub(1).map(|i| run.key_index[i].at))
     }
 }

@@ -1,6 +1,7 @@
 //! The spill places: a staging over the places that the job names, opened when the first run needs
 //! it.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,12 +26,19 @@ pub(crate) struct IndexEntry {
     pub(crate) prefix: u64,
 }
 
+/// The distance of index entries in runs that are written in blocks of `block` bytes. The many
+/// short ranges of runs without duplicates are found faster if it is short. Then the index takes
+/// twice the memory of the checksums at most.
+pub(crate) fn mark_distance(block: usize, grain: usize, unique: bool) -> usize {
+    if unique { block.min(grain.saturating_mul(2)) } else { block }
+}
+
 /// A sorted run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// The first record of each block that was written, in ascending order.
+    /// The first record of each block that was written, or more of them, in ascending order.
     pub(crate) key_index: Vec<IndexEntry>,
     /// A checksum for each `grain` bytes.
     pub(crate) sums: Vec<u32>,
@@ -57,6 +65,47 @@ impl SpillFiles {
     }
 }
 
+/// Free space, in ascending ranges that do not touch.
+#[derive(Debug, Default)]
+struct FreeSpace {
+    ranges: Vec<Range<u64>>,
+}
+
+/// The most space of merged runs that is kept for the next ones instead of being freed.
+///
+/// Blocks that were written before are written again in a third of the time, because the file
+/// system need not note that they are no longer empty. Measured on ext4 by direct writes of 64 KiB:
+/// 439 MB/s and 1,442 MB/s if 4 are in flight, 986 MB/s and 1,205 MB/s if 16 are.
+const MAX_KEPT: u64 = 128 << 20;
+
+impl FreeSpace {
+    fn len(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Takes a range in.
+    fn add(&mut self, range: Range<u64>) {
+        let at = self.ranges.partition_point(|other| other.start < range.start);
+        self.ranges.insert(at, range);
+        self.ranges.dedup_by(|next, previous| {
+            let touch = previous.end == next.start;
+            if touch {
+                previous.end = next.end;
+            }
+            touch
+        });
+    }
+
+    /// Takes `len` bytes out of the first range that has them, and returns where they begin.
+    fn take(&mut self, len: u64) -> Option<u64> {
+        let at = self.ranges.iter().position(|range| range.end - range.start >= len)?;
+        let start = self.ranges[at].start;
+        self.ranges[at].start += len;
+        self.ranges.retain(|range| !range.is_empty());
+        Some(start)
+    }
+}
+
 /// Less than this is freed at once.
 const LITTLE: u64 = 256 << 20;
 
@@ -71,6 +120,8 @@ pub(crate) struct Spill<'a> {
     pub(crate) compressor: Option<RunCompressor>,
     /// The number of runs that were begun without a known length.
     open_ended: AtomicU64,
+    /// Space of merged runs that is used again.
+    kept: Mutex<FreeSpace>,
     /// Who takes the files in the end.
     pub(crate) keeper: Option<SpillFiles>,
 }
@@ -90,6 +141,7 @@ impl<'a> Spill<'a> {
             staging: Mutex::new(None),
             compressor: packer,
             open_ended: AtomicU64::new(0),
+            kept: Mutex::new(FreeSpace::default()),
             keeper: None,
         })
     }
@@ -110,7 +162,16 @@ impl<'a> Spill<'a> {
 
     /// Reserves room for a run of `len` bytes.
     pub(crate) fn reserve(&self, len: u64) -> Result<Run> {
-        let extent = self.staging()?.extent(len.next_multiple_of(GRAIN).max(GRAIN));
+        let room = len.next_multiple_of(GRAIN).max(GRAIN);
+        if let Some(offset) = self.kept.lock().take(room) {
+            return Ok(Run { offset, len, ..Run::default() });
+        }
+        let staging = self.staging()?;
+        let mut extent = staging.extent(room);
+        if extent.is_err() {
+            self.free_kept()?;
+            extent = staging.extent(room);
+        }
         let advice = "name places with more room by -T, or give more memory by -S";
         let StagingExtent { offset, .. } = extent.map_err(|e| e.with_advice(advice))?;
         Ok(Run { offset, len, ..Run::default() })
@@ -128,14 +189,36 @@ impl<'a> Spill<'a> {
         }
     }
 
-    /// Frees the space of a merged run.
+    /// Frees the space of merged runs, or keeps it for the next ones.
     ///
     /// This is not done piece by piece while a merge reads, because punching a hole waits for
     /// direct I/O in flight in the file. Measured: the last merge of 2 GB took 2.1 s, 2.5 s with a
     /// hole for each 16 MiB read, and 2.9 s with one for each MiB. Between two merges nothing is in
     /// flight, and the last merge reserves its output's space before it begins.
-    pub(crate) fn free(&self, run: &Run) -> Result<()> {
-        self.staging()?.free(run.offset, run.len.next_multiple_of(GRAIN).max(GRAIN));
+    pub(crate) fn free(&self, runs: Vec<Run>) -> Result<()> {
+        let mut merged = FreeSpace::default();
+        for run in runs {
+            merged.add(run.offset..run.offset + run.len.next_multiple_of(GRAIN).max(GRAIN));
+        }
+        let staging = self.staging()?;
+        let mut kept = self.kept.lock();
+        for range in merged.ranges {
+            let len = range.end - range.start;
+            if kept.len() + len <= MAX_KEPT {
+                kept.add(range);
+            } else {
+                staging.free(range.start, len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the space that was kept.
+    pub(crate) fn free_kept(&self) -> Result<()> {
+        let kept = std::mem::take(&mut *self.kept.lock());
+        for range in kept.ranges {
+            self.staging()?.free(range.start, range.end - range.start);
+        }
         Ok(())
     }
 
@@ -179,5 +262,27 @@ impl<'a> Spill<'a> {
             Some(staging) => staging.uses().into_iter().map(SpillUse::from).collect(),
             None => self.places.iter().map(SpillUse::not_needed).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_space_is_taken_once_and_neighbours_become_one_range() {
+        let mut free = FreeSpace::default();
+        for range in [20..30, 0..10, 40..50, 10..20] {
+            free.add(range);
+        }
+        assert_eq!(free.ranges, [0..30, 40..50]);
+        assert_eq!(free.len(), 40);
+        assert_eq!(free.take(31), None);
+        assert_eq!(free.take(25), Some(0));
+        assert_eq!(free.take(10), Some(40));
+        assert_eq!(free.ranges.first(), Some(&(25..30)));
+        free.add(0..25);
+        assert_eq!(free.take(30), Some(0));
+        assert_eq!((free.take(1), free.len()), (None, 0));
     }
 }
