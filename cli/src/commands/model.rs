@@ -1,6 +1,5 @@
 //! `dpipe model`: hardware that is not here, in virtual time, beside what its papers published.
 
-mod chart;
 mod pipette;
 mod placements;
 mod table;

@@ -1,4 +1,3 @@
 //! Pictures.
 
 pub(crate) mod pyramid;
-pub(crate) mod svg;

@@ -11,7 +11,7 @@
 
 use datapipes::topology::Size;
 
-use crate::picture::svg::{Drawing, FAINT, Text, escape};
+use datapipes_picture::svg::{Drawing, FAINT, Text, escape};
 
 /// One layer of the pyramid; the caller gives them fastest first.
 #[derive(Clone, Debug)]

@@ -123,6 +123,8 @@ enum Role {
     Data,
     /// Hardware in virtual time, under generated loads; the products' own decisions run in it.
     Models,
+    /// Values as drawings; it knows nothing of pipes.
+    Picture,
     /// The command line and the tasks, which may depend on all crates.
     Top,
 }
@@ -139,6 +141,7 @@ fn role(package: &str) -> Role {
         "datapipes-c" => Role::Binding,
         "datapipes-data" => Role::Data,
         "datapipes-models" => Role::Models,
+        "datapipes-picture" => Role::Picture,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
         other => panic!("give `{other}` its role in crates/core/tests/arrows.rs"),
     }
@@ -146,7 +149,7 @@ fn role(package: &str) -> Role {
 
 fn may(from: Role, to: Role) -> bool {
     match from {
-        Role::Core => false,
+        Role::Core | Role::Picture => false,
         Role::Backend | Role::Product | Role::Testkit | Role::Data => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
         Role::Facade => matches!(to, Role::Bundle | Role::Core | Role::Product | Role::Service),

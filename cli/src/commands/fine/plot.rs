@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 
-use crate::picture::svg::{Drawing, FAINT, PALETTE, Text};
+use datapipes_picture::svg::{Drawing, FAINT, PALETTE, Text};
 
 /// How the cache stood after so many reads.
 #[derive(Clone, Debug)]

@@ -10,10 +10,10 @@ use datapipes_models::pipette::figures::report;
 use datapipes_models::pipette::report::{Agreement, Cell, Grid, ModelReport};
 use serde::Serialize;
 
-use super::chart::{Form, Panel, Series, svg};
 use super::table::{Table, save};
 use crate::arguments::ending::Ending;
 use crate::outcome::{CommandStatus, print, print_json};
+use datapipes_picture::chart::{Form, Panel, Series, svg};
 
 const ENDING: Ending = Ending {
     notes: "\

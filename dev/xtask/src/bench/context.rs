@@ -132,6 +132,11 @@ impl Input {
         Ok(std::fs::metadata(&self.path)?.len())
     }
 
+    /// The same file, which goes with the first.
+    pub(super) fn of_another(first: &Input) -> Self {
+        Self { path: first.path.clone(), keep: true }
+    }
+
     pub(super) fn temporary(path: &Path) -> Self {
         Self { path: path.to_path_buf(), keep: false }
     }

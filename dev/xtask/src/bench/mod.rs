@@ -21,11 +21,21 @@ struct Definition {
     run: fn(&Context) -> TaskResult<Record>,
 }
 
-const DEFINITIONS: [Definition; 12] = [
+const DEFINITIONS: [Definition; 14] = [
     Definition { name: "sort-records", about: definitions::sort::records::ABOUT, run: definitions::sort::records::run },
     Definition { name: "sort-lines", about: definitions::sort::lines::ABOUT, run: definitions::sort::lines::run },
     Definition { name: "sort-u64", about: definitions::sort::u64::ABOUT, run: definitions::sort::u64::run },
     Definition { name: "sort-fits", about: definitions::sort::fits::ABOUT, run: definitions::sort::fits::run },
+    Definition {
+        name: "sort-sizes",
+        about: definitions::sort::curves::SIZES_ABOUT,
+        run: definitions::sort::curves::sizes,
+    },
+    Definition {
+        name: "sort-memories",
+        about: definitions::sort::curves::MEMORIES_ABOUT,
+        run: definitions::sort::curves::memories,
+    },
     Definition { name: "copy-file", about: definitions::copy::file::ABOUT, run: definitions::copy::file::run },
     Definition { name: "copy-memory", about: definitions::copy::memory::ABOUT, run: definitions::copy::memory::run },
     Definition { name: "log", about: definitions::durable::log::ABOUT, run: definitions::durable::log::run },

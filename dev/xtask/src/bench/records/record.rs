@@ -1,6 +1,7 @@
 //! What a benchmark leaves behind: every single number, and the medians made of them.
 
 use crate::bench::measuring::machine::Machine;
+use datapipes_picture::chart::Panel;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -27,6 +28,9 @@ pub(in crate::bench) struct Record {
     pub(in crate::bench) floor: Option<FloorRecord>,
     pub(in crate::bench) comparisons: Vec<Comparison>,
     pub(in crate::bench) notes: Vec<String>,
+    /// Drawn beside the record.
+    #[serde(skip)]
+    pub(in crate::bench) charts: Vec<Panel>,
 }
 
 #[derive(Serialize, Default)]

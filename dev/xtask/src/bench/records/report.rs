@@ -3,13 +3,14 @@
 use crate::bench::context::Context;
 use crate::bench::records::record::{Comparison, Entry, Record, Target};
 use crate::{TaskResult, steps};
+use datapipes_picture::chart;
 use std::fmt::Write;
 use std::path::PathBuf;
 
 /// The columns in the order a reader wants them; other figures follow by name.
 const COLUMNS: [&str; 6] = ["wall_s", "cpu_s", "peak_rss_mib", "gb_per_s", "sync_after_s", "user_s"];
 
-/// Writes both files; returns the path of the JSON one. An earlier result is never overwritten.
+/// Writes the files; returns the path of the JSON one. An earlier result is never overwritten.
 pub(in crate::bench) fn write(context: &Context, record: &Record) -> TaskResult<PathBuf> {
     let folder = if context.options.small { "target/bench-small" } else { "benchmarks/results" };
     let folder = steps::root().join(folder);
@@ -22,7 +23,15 @@ pub(in crate::bench) fn write(context: &Context, record: &Record) -> TaskResult<
     let mut paths = names.map(|name| folder.join(name + ".json"));
     let json = paths.find(|path| !path.exists()).ok_or("no free name for the result")?;
     std::fs::write(&json, serde_json::to_string_pretty(record)? + "\n")?;
-    std::fs::write(json.with_extension("md"), markdown(record))?;
+    let mut text = markdown(record);
+    if !record.charts.is_empty() {
+        let remark = format!("{}; {}; commit {}", record.machine.cpu, record.date, record.machine.git_commit);
+        let picture = json.with_extension("svg");
+        std::fs::write(&picture, chart::svg(&record.about, &remark, &record.charts))?;
+        let name = picture.file_name().unwrap_or_default().display();
+        let _ = write!(text, "\n![{}]({name})\n", record.about);
+    }
+    std::fs::write(json.with_extension("md"), text)?;
     Ok(json)
 }
 

@@ -34,7 +34,7 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
         let best = peers.iter().min_by(|a, b| wall(a).total_cmp(&wall(b))).cloned().unwrap_or_default();
         for peer in &peers {
             // The target is against the best of them.
-            record.compare("wall_s", peer, &name("dpipe"), (*peer == best).then_some(Target::AtLeast(2.0)));
+            record.compare("wall_s", peer, &name("dpipe"), (*peer == best).then_some(Target::AtLeast(3.0)));
             record.compare("cpu_s", peer, &name("dpipe"), None);
         }
     }

@@ -21,12 +21,13 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     turns::run(context, &contestants, None, &mut record)?;
 
     let [dpipe, gnu, duckdb, polars] = contestants.map(|c| c.name);
-    record.compare("wall_s", &gnu, &dpipe, Some(Target::AtLeast(7.0)));
-    record.compare("wall_s", &duckdb, &dpipe, Some(Target::AtLeast(5.0)));
+    record.compare("wall_s", &gnu, &dpipe, Some(Target::AtLeast(6.5)));
+    record.compare("wall_s", &duckdb, &dpipe, Some(Target::AtLeast(4.5)));
     record.compare("wall_s", &polars, &dpipe, None);
     for peer in [&gnu, &duckdb, &polars] {
         record.compare("cpu_s", peer, &dpipe, None);
     }
+    record.limit("cpu_s", &dpipe, Target::AtMost(bytes as f64 / 1e9 * 3.3));
     record.limit("peak_rss_mib", &dpipe, Target::AtMost((budget_bytes >> 20) as f64 * 1.05));
     Ok(record)
 }

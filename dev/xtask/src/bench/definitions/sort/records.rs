@@ -41,14 +41,14 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     turns::run(context, &contestants, floor.ok(), &mut record)?;
 
     let [records, _, lines, gnu, duckdb, polars] = contestants.map(|c| c.name);
-    record.compare("wall_s", &gnu, &lines, Some(Target::AtLeast(6.0)));
-    record.compare("wall_s", &duckdb, &lines, Some(Target::AtLeast(4.0)));
+    record.compare("wall_s", &gnu, &lines, Some(Target::AtLeast(9.0)));
+    record.compare("wall_s", &duckdb, &lines, Some(Target::AtLeast(6.0)));
     record.compare("wall_s", &polars, &lines, None);
     for peer in [&gnu, &duckdb, &polars] {
         record.compare("cpu_s", peer, &lines, None);
     }
     record.share_of_floor(&records, Some(Target::AtLeast(85.0)));
-    record.limit("cpu_s", &records, Target::AtMost(20.0));
+    record.limit("cpu_s", &records, Target::AtMost(bytes as f64 / 1e9));
     record.limit("peak_rss_mib", &records, Target::AtMost((budget_bytes >> 20) as f64 * 1.05));
     Ok(record)
 }

@@ -25,7 +25,9 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     turns::run(context, &contestants, floor.ok(), &mut record)?;
 
     let [dpipe] = contestants.map(|c| c.name);
-    record.share_of_floor(&dpipe, Some(Target::AtLeast(85.0)));
+    record.share_of_floor(&dpipe, Some(Target::AtLeast(80.0)));
+    // 17 ns a key.
+    record.limit("cpu_s", &dpipe, Target::AtMost(bytes as f64 / 8.0 * 17e-9));
     record.limit("peak_rss_mib", &dpipe, Target::AtMost((budget_bytes >> 20) as f64 * 1.05));
     Ok(record)
 }

@@ -9,11 +9,11 @@
 //!   +--------+ +--------+
 //! ```
 
-use crate::picture::svg::{Drawing, FAINT, PALETTE, Text, escape};
+use crate::svg::{Drawing, FAINT, PALETTE, Text, escape};
 
 /// The form in which a panel shows its series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
     /// A group of bars for each label.
     Bars,
     /// A line over the labels, at equal distances.
@@ -22,26 +22,32 @@ pub(super) enum Form {
 
 /// One row of figures.
 #[derive(Clone, Debug)]
-pub(super) struct Series {
-    pub(super) name: String,
+pub struct Series {
+    /// What the legend says.
+    pub name: String,
     /// Index into the palette; a published series has the colour of ours.
-    pub(super) color: usize,
+    pub color: usize,
     /// From the paper: drawn hollow, or dashed.
-    pub(super) is_published: bool,
+    pub is_published: bool,
     /// One for each label; `None` leaves a gap.
-    pub(super) values: Vec<Option<f64>>,
+    pub values: Vec<Option<f64>>,
 }
 
 /// One chart.
 #[derive(Clone, Debug)]
-pub(super) struct Panel {
-    pub(super) title: String,
+pub struct Panel {
+    /// What is above it.
+    pub title: String,
     /// The quantity on the axis.
-    pub(super) unit: String,
-    pub(super) form: Form,
-    pub(super) is_logarithmic: bool,
-    pub(super) labels: Vec<String>,
-    pub(super) series: Vec<Series>,
+    pub unit: String,
+    /// Bars or lines.
+    pub form: Form,
+    /// Whether equal distances are equal ratios.
+    pub is_logarithmic: bool,
+    /// The places on the other axis.
+    pub labels: Vec<String>,
+    /// The rows of figures.
+    pub series: Vec<Series>,
 }
 
 const PANEL: (f64, f64) = (612.0, 330.0);
@@ -52,7 +58,7 @@ const TOP: f64 = 72.0;
 const INSET: (f64, f64, f64, f64) = (58.0, 66.0, 14.0, 34.0);
 
 /// Draws the panels, two in a row, below a title and a remark.
-pub(super) fn svg(title: &str, remark: &str, panels: &[Panel]) -> String {
+pub fn svg(title: &str, remark: &str, panels: &[Panel]) -> String {
     let rows = panels.len().div_ceil(2) as f64;
     let width = 2.0 * (PANEL.0 + MARGIN) + GAP;
     let height = TOP + rows * (PANEL.1 + GAP) + MARGIN;

@@ -4,22 +4,21 @@
 use std::fmt::{self, Write as _};
 
 /// The colour of text and of the main lines.
-pub(crate) const INK: &str = "#1f2328";
+pub const INK: &str = "#1f2328";
 /// The colour of secondary text.
-pub(crate) const FAINT: &str = "#57606a";
+pub const FAINT: &str = "#57606a";
 /// The colours of series.
-pub(crate) const PALETTE: [&str; 8] =
-    ["#0b3c6f", "#d1741f", "#1a7f37", "#8250df", "#b3261e", "#57606a", "#4d88cb", "#b07800"];
+pub const PALETTE: [&str; 8] = ["#0b3c6f", "#d1741f", "#1a7f37", "#8250df", "#b3261e", "#57606a", "#4d88cb", "#b07800"];
 
 /// A point: x from the left, y from the top.
-pub(crate) type Point = (f64, f64);
+pub type Point = (f64, f64);
 
 /// A picture while it is drawn; what is drawn later lies on top.
-pub(crate) struct Drawing(String);
+pub struct Drawing(String);
 
 impl Drawing {
     /// An empty one, of a width and a height.
-    pub(crate) fn new((width, height): (f64, f64), title: &str) -> Drawing {
+    pub fn new((width, height): (f64, f64), title: &str) -> Drawing {
         let mut drawing = Drawing(String::with_capacity(32 << 10));
         drawing.add(format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
@@ -31,13 +30,13 @@ impl Drawing {
     }
 
     /// Adds elements; words in them have to be escaped.
-    pub(crate) fn add(&mut self, elements: fmt::Arguments<'_>) {
+    pub fn add(&mut self, elements: fmt::Arguments<'_>) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{elements}");
     }
 
     /// A line of text.
-    pub(crate) fn text(&mut self, at: Text, words: &str) {
+    pub fn text(&mut self, at: Text, words: &str) {
         if words.is_empty() {
             return;
         }
@@ -50,13 +49,13 @@ impl Drawing {
     }
 
     /// A line of a grid between two x, with a name at its left end.
-    pub(crate) fn level(&mut self, (left, right): (f64, f64), y: f64, name: &str) {
+    pub fn level(&mut self, (left, right): (f64, f64), y: f64, name: &str) {
         self.add(format_args!("<path d=\"M{left:.1} {y:.1}H{right:.1}\" stroke=\"#d8dee4\"/>"));
         self.text(Text::new((left - 6.0, y + 3.5), 10.0).fill(FAINT).anchor("end"), name);
     }
 
     /// A line through points, interrupted where there is none.
-    pub(crate) fn line(&mut self, color: &str, dashed: bool, points: impl Iterator<Item = Option<Point>>) {
+    pub fn line(&mut self, color: &str, dashed: bool, points: impl Iterator<Item = Option<Point>>) {
         let (mut path, mut pen) = (String::new(), 'M');
         for point in points {
             pen = match point {
@@ -71,13 +70,13 @@ impl Drawing {
     }
 
     /// A line along a path.
-    pub(crate) fn path(&mut self, color: &str, dashed: bool, path: &str) {
+    pub fn path(&mut self, color: &str, dashed: bool, path: &str) {
         let dash = if dashed { " stroke-dasharray=\"5 4\"" } else { "" };
         self.add(format_args!("<path d=\"{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>"));
     }
 
     /// A square of a series' colour, full or hollow, and its name; their left end is given.
-    pub(crate) fn key(&mut self, (x, y): Point, color: &str, hollow: bool, name: &str) {
+    pub fn key(&mut self, (x, y): Point, color: &str, hollow: bool, name: &str) {
         let fill = if hollow { "#ffffff" } else { color };
         self.add(format_args!(
             "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"10\" height=\"10\" fill=\"{fill}\" stroke=\"{color}\"/>",
@@ -87,7 +86,7 @@ impl Drawing {
     }
 
     /// All of it.
-    pub(crate) fn finish(mut self) -> String {
+    pub fn finish(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0
     }
@@ -95,7 +94,7 @@ impl Drawing {
 
 /// The position and style of a line of text.
 #[derive(Clone, Copy)]
-pub(crate) struct Text {
+pub struct Text {
     at: Point,
     size: f64,
     bold: bool,
@@ -105,25 +104,27 @@ pub(crate) struct Text {
 
 impl Text {
     /// From a point of its base line to the right, in ink.
-    pub(crate) fn new(at: Point, size: f64) -> Text {
+    pub fn new(at: Point, size: f64) -> Text {
         Text { at, size, bold: false, fill: INK, anchor: "start" }
     }
 
-    pub(crate) fn bold(self) -> Text {
+    /// In bold letters.
+    pub fn bold(self) -> Text {
         Text { bold: true, ..self }
     }
 
-    pub(crate) fn fill(self, fill: &'static str) -> Text {
+    /// In another colour.
+    pub fn fill(self, fill: &'static str) -> Text {
         Text { fill, ..self }
     }
 
     /// Which part of the text is at the point: "start", "middle" or "end".
-    pub(crate) fn anchor(self, anchor: &'static str) -> Text {
+    pub fn anchor(self, anchor: &'static str) -> Text {
         Text { anchor, ..self }
     }
 
     /// An estimate of how wide words are, on the wide side: the viewer's font is not known here.
-    pub(crate) fn width_of(&self, words: &str) -> f64 {
+    pub fn width_of(&self, words: &str) -> f64 {
         let em = |c: char| match c {
             'i' | 'j' | 'l' | ' ' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' => 0.36,
             'm' | 'w' | 'M' | 'W' | '@' | '%' => 0.98,
@@ -135,7 +136,7 @@ impl Text {
     }
 
     /// The words, or as many of them as there is room for, and an ellipsis.
-    pub(crate) fn cut(&self, words: &str, room: f64) -> String {
+    pub fn cut(&self, words: &str, room: f64) -> String {
         if self.width_of(words) <= room {
             return words.to_owned();
         }
@@ -148,7 +149,7 @@ impl Text {
 }
 
 /// Escapes markup, and replaces what XML 1.0 cannot carry at all.
-pub(crate) fn escape(words: &str) -> String {
+pub fn escape(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     for c in words.chars() {
         match c {

@@ -1,0 +1,10 @@
+//! Pictures as SVG documents that stand alone: no scripts, fonts or links. Pure functions from
+//! values to text.
+//!
+//! - [`svg`]: texts, lines and grids on a drawing.
+//! - [`chart`]: panels of bars or lines over labels.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+#![forbid(unsafe_code)]
+
+pub mod chart;
+pub mod svg;
