@@ -123,11 +123,13 @@ fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<O
     // Whoever asks how it is done is told about pipes, and gets them.
     let asks = parsed.debug || parsed.explain || parsed.report || parsed.json || parsed.progress == Some(true);
     // A percentage that cannot be counted is an error.
-    let sound = parsed.compress_program.is_none() && parsed.buffer_bytes(1 << 50).is_ok();
-    if parsed.action != Action::Sort || asks || !sound || names.iter().any(|name| name == "-") {
+    let Ok(memory) = parsed.buffer_bytes(1 << 50) else { return Ok(Some(output)) };
+    let is_own = parsed.compress_program.is_some() || names.iter().any(|name| name == "-");
+    if parsed.action != Action::Sort || asks || is_own {
         return Ok(Some(output));
     }
-    let Some(input) = SmallInput::read(format(parsed), names.iter().map(Path::new)) else { return Ok(Some(output)) };
+    let read = SmallInput::read(format(parsed), memory.unwrap_or(1 << 50), names.iter().map(Path::new));
+    let Some(input) = read else { return Ok(Some(output)) };
     let streams = matches!(output, Output::Stream { .. });
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
     match input.sort_into(output, parsed.options.unique, &control)? {

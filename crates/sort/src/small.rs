@@ -32,11 +32,14 @@ use crate::records::tally::Tally;
 use crate::report::{MethodReport, MovementRole, Movements, OutputReport, SortReport};
 use crate::sink::{explain, way_of};
 
-/// The most bytes of all inputs together.
-const MAX_BYTES: usize = 1 << 20;
-/// The most records: with their entries, and as much room to sort them, they fit the smallest
-/// budget.
-const MAX_RECORDS: usize = 128 << 10;
+/// The least and the most that counts as small, in bytes of all inputs together. Above the most,
+/// several threads gain more than their start takes (benchmarks/results/2026-11-23-sort-small.md).
+const BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 20;
+/// What a sort may take of its memory budget for the records: they are there twice, and each has
+/// two entries.
+const SHARE_OF_BUDGET: u64 = 8;
+/// The bytes of a record, at least, on average: so many records fit.
+const BYTES_A_RECORD: usize = 8;
 /// The most memory of a sort beside records and entries: buckets, samples, and keys of a group.
 const SORTER_BYTES: usize = 2 << 20;
 
@@ -48,6 +51,8 @@ pub struct SmallInput {
     bytes: Vec<u8>,
     /// The bytes that were read.
     read: u64,
+    /// The most bytes that count as small in the memory budget.
+    max_bytes: usize,
 }
 
 /// Records in their final order, and what was counted.
@@ -59,10 +64,14 @@ struct Sorted {
 }
 
 impl SmallInput {
-    /// Reads files if all are regular files and together small. Otherwise, and where anything about
-    /// them is wrong, nothing has changed, and [`sort`](crate::sort) does them or says what is
-    /// wrong.
-    pub fn read<'p>(format: RecordFormat, paths: impl IntoIterator<Item = &'p Path>) -> Option<SmallInput> {
+    /// Reads files if all are regular files and together small, in a memory budget of so many
+    /// bytes. Otherwise, and where anything about them is wrong, nothing has changed, and
+    /// [`sort`](crate::sort) does them or says what is wrong.
+    pub fn read<'p>(
+        format: RecordFormat,
+        memory_bytes: u64,
+        paths: impl IntoIterator<Item = &'p Path>,
+    ) -> Option<SmallInput> {
         let (record, terminator) = match &format {
             RecordFormat::Records { len, key_at, key_len, .. } => {
                 let in_record = *key_len > 0 && key_at.checked_add(*key_len).is_some_and(|end| end <= *len);
@@ -71,7 +80,8 @@ impl SmallInput {
             RecordFormat::Numbers { kind, .. } => (kind.width(), None),
             RecordFormat::Lines { terminator, .. } => (1, Some(*terminator)),
         };
-        let mut small = SmallInput { format, bytes: Vec::new(), read: 0 };
+        let max_bytes = (memory_bytes / SHARE_OF_BUDGET).clamp(*BYTES.start(), *BYTES.end()) as usize;
+        let mut small = SmallInput { format, bytes: Vec::new(), read: 0, max_bytes };
         for path in paths {
             let start = small.bytes.len();
             small.append(path)?;
@@ -94,7 +104,7 @@ impl SmallInput {
         // Opening a named pipe would have an effect. So would reading some files that do not say
         // their length: what was read from them is gone, and the ordinary way would miss it.
         let fits = |meta: &Metadata, room: usize| meta.is_file() && says_its_length(meta) && meta.len() <= room as u64;
-        let room = MAX_BYTES.checked_sub(self.bytes.len())?;
+        let room = self.max_bytes.checked_sub(self.bytes.len())?;
         if !fits(&std::fs::metadata(path).ok()?, room) {
             return None;
         }
@@ -149,7 +159,7 @@ impl SmallInput {
             records_out: written.records,
             bytes: self.read,
             bytes_out: len,
-            memory_bytes: (MAX_BYTES + MAX_RECORDS * 2 * size_of::<Entry>()) as u64,
+            memory_bytes: (2 * self.bytes.len()) as u64 + read.records * 2 * size_of::<Entry>() as u64,
             threads: 1,
             movements: movements.take(),
             output: way,
@@ -188,13 +198,14 @@ impl SmallInput {
         let raw = &self.bytes[..];
         let mut read = Tally::default();
         let mut entries: Vec<Entry> = Vec::new();
+        let max_records = self.max_bytes / BYTES_A_RECORD;
         // What follows takes memory without asking whether it is there.
         let records = match (layout.fixed_len(), layout.terminator()) {
             (Some(len), _) => raw.len() / len,
             (None, Some(terminator)) => memchr::memchr_iter(terminator, raw).count(),
-            (None, None) => MAX_RECORDS,
+            (None, None) => max_records,
         };
-        if records > MAX_RECORDS || !has_memory(raw.len() + records * 2 * size_of::<Entry>()) {
+        if records > max_records || !has_memory(raw.len() + records * 2 * size_of::<Entry>()) {
             return Ok(None);
         }
         entries.reserve_exact(records);
@@ -202,9 +213,9 @@ impl SmallInput {
             let record = &raw[from..to];
             read.add(record);
             entries.push(entry::entry(layout.prefix(record), from, record.len()));
-            entries.len() <= MAX_RECORDS
+            entries.len() <= max_records
         });
-        if end < raw.len() || entries.len() > MAX_RECORDS {
+        if end < raw.len() || entries.len() > max_records {
             return Ok(None);
         }
         // The sorter takes entries as they are in a slot, where they grow downwards.

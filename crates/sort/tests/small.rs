@@ -18,7 +18,11 @@ fn lines(change: impl FnOnce(&mut TextOptions)) -> RecordFormat {
 }
 
 fn read(format: &RecordFormat, paths: &[PathBuf]) -> Option<SmallInput> {
-    SmallInput::read(format.clone(), paths.iter().map(PathBuf::as_path))
+    read_in(64 << 20, format, paths)
+}
+
+fn read_in(memory_bytes: u64, format: &RecordFormat, paths: &[PathBuf]) -> Option<SmallInput> {
+    SmallInput::read(format.clone(), memory_bytes, paths.iter().map(PathBuf::as_path))
 }
 
 fn sort_small(input: SmallInput, output: &Path, unique: bool) -> SortReport {
@@ -44,7 +48,7 @@ fn small_inputs_are_sorted_as_all_are() {
         RecordFormat::Numbers { kind: NumberKind::U32, reverse: false },
     ];
     for format in formats {
-        for (which, len) in [600, 4_800, 24_000, 180_000].into_iter().enumerate() {
+        for (which, len) in [600, 4_800, 24_000, 180_000, 600_000].into_iter().enumerate() {
             for unique in [false, true] {
                 let case = format!("seed {seed}, {format:?}, {len} bytes, unique {unique}");
                 let folder = Folder::new();
@@ -87,7 +91,9 @@ fn what_is_not_small_or_not_sound_is_left_alone() {
     let format = lines(|_| {});
     let large = folder.put("in/large", &vec![b'x'; (1 << 20) + 1]);
     let small = folder.put("in/small", b"one\n");
-    assert!(read(&format, std::slice::from_ref(&large)).is_none());
+    assert!(read_in(8 << 20, &format, std::slice::from_ref(&large)).is_none());
+    assert!(read_in(16 << 20, &format, std::slice::from_ref(&large)).is_some());
+    assert!(read_in(u64::MAX, &format, &vec![large.clone(); 4]).is_none());
     assert!(read(&format, &[small.clone(), folder.path("in/none")]).is_none());
     assert!(read(&format, &[folder.path("in")]).is_none(), "a folder");
     assert!(read(&format, &[PathBuf::from("/dev/null")]).is_none(), "a device");
@@ -98,7 +104,7 @@ fn what_is_not_small_or_not_sound_is_left_alone() {
     assert!(read(&no_key, std::slice::from_ref(&small)).is_none());
     let many = folder.put("in/many", &vec![b'\n'; 1 << 20]);
     let output = Output::to(&folder.path("out/sorted")).unwrap();
-    let outcome = read(&format, &[many]).unwrap().sort_into(output, false, &Control::default()).unwrap();
+    let outcome = read_in(8 << 20, &format, &[many]).unwrap().sort_into(output, false, &Control::default()).unwrap();
     assert!(matches!(outcome, SmallOutcome::Declined(_)));
     assert_eq!(folder.files(), ["in/large", "in/many", "in/small"]);
 }
