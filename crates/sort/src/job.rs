@@ -352,8 +352,9 @@ impl<L: Layout> Engine<'_, L> {
         let started = Instant::now();
         let Work { inputs, output, spill, places, total } = work;
         let sink = self.open_sink(output)?;
-        // The length of runs that a program compresses is not known.
-        let needed = self.space(total, self.fits || spill.compressor.is_some());
+        // The length of compressed runs is not known.
+        let compressed = spill.compressor.is_some() || self.compresses_runs();
+        let needed = self.space(total, self.fits || compressed);
         check_space(&places, sink.room()?, needed)?;
         let plan = self.space_plan(total, &places);
         let _ = self.control.progress.plan.set(plan.clone());
@@ -367,6 +368,11 @@ impl<L: Layout> Engine<'_, L> {
         report.movements = self.movements.take();
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// Whether runs were asked to be compressed, whatever the place's rate is.
+    fn compresses_runs(&self) -> bool {
+        self.settings.compression == SpillCompression::On && self.layout.numbers().is_none()
     }
 
     /// Moves the records from the inputs to the output, and notes in `report` what was counted.

@@ -70,7 +70,8 @@ fn check_together(places: &[StagePlace], need: u64) -> Result<()> {
     let room = devices.iter().fold(room, |room, (_, free, limit)| room.saturating_add(*free.min(limit)));
     if need > room {
         let names: Vec<&str> = places.iter().map(StagePlace::name).collect();
-        return Err(refusal(format!("{} have room for {room} bytes, and {need} are needed", names.join(", "))));
+        let have = if names.len() == 1 { "has" } else { "have" };
+        return Err(refusal(format!("{} {have} room for {room} bytes, and {need} are needed", names.join(", "))));
     }
     Ok(())
 }
@@ -82,6 +83,8 @@ fn device_of(dir: &Path) -> Result<Option<(String, u64)>> {
 }
 
 fn refusal(context: String) -> Error {
-    Error::os("sort", libc::ENOSPC, context)
-        .with_advice("nothing was written; name places with more room by -T or -o, or give more memory by -S")
+    Error::os("sort", libc::ENOSPC, context).with_advice(
+        "nothing was written; name places with more room by -T or -o, give more memory by -S, or have runs \
+             compressed (--spill-compression=on) if they may fit then",
+    )
 }

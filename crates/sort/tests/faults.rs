@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result, StageOrder, StagePlace};
 use datapipes_file::{FaultInjector, FaultVerdict, FileBackendOptions, Operation};
-use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortMethod, SortReport};
+use datapipes_sort::text::TextOptions;
+use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortMethod, SortReport, SpillCompression};
 use datapipes_testkit::joined;
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
@@ -304,6 +305,28 @@ fn a_full_spill_place() {
         assert!(small.names().is_empty(), "{case}: {:?}", small.names());
         assert_untouched(&folder, &bytes, case);
     }
+}
+
+#[test]
+fn runs_that_are_asked_to_be_compressed_may_fit_where_others_would_not() {
+    let folder = Folder::new();
+    let mut random = Random(seed(471));
+    let line =
+        |n: u64| format!("line number {:06} with a lot of equal text in it, {}\n", n % 1_000_000, "a".repeat(60));
+    let lines: String = (0..400_000).map(|_| line(random.next())).collect();
+    let input = folder.put("in/a", lines.as_bytes());
+    let name = "runs_that_are_asked_to_be_compressed_may_fit_where_others_would_not";
+    let Some(small) = SmallPlace::mount(name, folder.path("small"), "20m") else { return };
+    let format = RecordFormat::Lines { order: TextOptions::default().compile().unwrap(), terminator: b'\n' };
+    let job = || folder.job(format.clone(), std::slice::from_ref(&input)).spill(vec![StagePlace::folder(&small.0)]);
+    let error = sort(job().memory_bytes(16 << 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.to_string().contains("--spill-compression=on"), "{error}");
+    sort(job().memory_bytes(16 << 20).compression(SpillCompression::On)).unwrap();
+    let mut sorted: Vec<&str> = lines.lines().collect();
+    sorted.sort_unstable();
+    assert_same(&folder.sorted(), (sorted.join("\n") + "\n").as_bytes(), "compressed");
+    assert!(small.names().is_empty(), "{:?}", small.names());
 }
 
 #[test]

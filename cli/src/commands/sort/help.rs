@@ -73,7 +73,8 @@ Without -S it takes half of the memory that is available, limits of the containe
 after an error or a signal: inputs are intact, the output is the old one or the complete new one; only where a new file
 could not be all that the old one is (hard links, mounts, ...), -o writes in place once all is sorted; --report says why.
 
-Not as GNU sort: always the C locale; -S below 16M is 16M; -T '' is refused; a PROG that cannot be started is an error.
+Not as GNU sort: always the C locale; -S below 16M is 16M; -T '' is refused; a PROG that cannot be started is an error;
+a line needs room in the memory (about a quarter of -S 16M, more of larger ones).
 GNU sort 9.1 orders otherwise: NaNs (-g), units R and Q (-h), names that begin with a dot (-V), the byte 0x80 (-n).
 
 Exit status:
