@@ -45,7 +45,9 @@ fn stat_counts_what_the_standard_input_asks_for() {
     let metrics = &all[0]["metrics"];
     assert_eq!(all[0]["reads"], 25);
     // The one across a page counts as two, of which the second is there.
-    assert_eq!((&metrics["hits"], metrics["reads"].as_u64()), (&(17.into()), Some(26)), "{metrics}");
+    // A read is repeated, and counts again, if it falls into a moment when the file is looked at.
+    let reads = metrics["reads"].as_u64().unwrap() - metrics["repeated"].as_u64().unwrap();
+    assert_eq!((&metrics["hits"], reads), (&(17.into()), 26), "{metrics}");
     assert_eq!(metrics["failed"], 0);
     assert!(metrics["memory_bytes"].as_u64().unwrap() <= 4 << 20);
 }
