@@ -237,8 +237,9 @@ fn the_replay_shows_how_far_it_is_and_ctrl_c_ends_it() {
     // So much that applying the transforms takes minutes.
     let command =
         format!("{dpipe} stream --from generate:500G --through crc32,gzip --output {}", folder.path("out").display());
-    let mut child = Command::new("script")
-        .args(["-qefc", &command, "/dev/null"])
+    // A shell's background job has Ctrl-C ignored, and so had the program.
+    let mut child = Command::new("env")
+        .args(["--default-signal=INT", "script", "-qefc", &command, "/dev/null"])
         .env("TERM", "xterm")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
