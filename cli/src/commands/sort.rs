@@ -122,13 +122,14 @@ fn sort(parsed: &Parsed) -> Result<()> {
 fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<Output>> {
     // Whoever asks how it is done is told about pipes, and gets them.
     let asks = parsed.debug || parsed.explain || parsed.report || parsed.json || parsed.progress == Some(true);
-    // A percentage that cannot be counted is an error.
-    let Ok(memory) = parsed.buffer_bytes(1 << 50) else { return Ok(Some(output)) };
+    // A percentage is taken of more than any machine has: what is asked for that way is not little.
+    const MAX_MEMORY: u64 = 1 << 50;
+    let Ok(memory) = parsed.buffer_bytes(MAX_MEMORY) else { return Ok(Some(output)) };
     let is_own = parsed.compress_program.is_some() || names.iter().any(|name| name == "-");
     if parsed.action != Action::Sort || asks || is_own {
         return Ok(Some(output));
     }
-    let read = SmallInput::read(format(parsed), memory.unwrap_or(1 << 50), names.iter().map(Path::new));
+    let read = SmallInput::read(format(parsed), memory.unwrap_or(MAX_MEMORY), names.iter().map(Path::new));
     let Some(input) = read else { return Ok(Some(output)) };
     let streams = matches!(output, Output::Stream { .. });
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });

@@ -2,15 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use datapipes_core::process::OwningProcess;
-use datapipes_core::threads;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace};
 
-use crate::control::{Control, SortProgress};
+use crate::control::Control;
 use crate::distribute::Attempt;
 use crate::engine::{Engine, Settings, Work};
 use crate::form::phase::FormedRuns;
@@ -206,71 +203,6 @@ pub fn default_memory(topology: &Topology) -> u64 {
 /// error the inputs are intact, and neither spill files nor a part of the output are left.
 pub fn sort(machine: &Machine, job: SortJob) -> Result<SortReport> {
     run(machine, job, Task::Sort)
-}
-
-/// As [`sort`], on a thread of its own, so that the calling thread can tell how far it is: it calls
-/// `tell` each `every`, and stops the sort where that returns false. A last call tells of the end;
-/// what it returns changes nothing. If `tell` panics, the sort is stopped before the panic goes on.
-///
-/// # Errors
-/// As [`sort`]. `Forked` in a child that `tell` made by `fork`, when it returns there: the sort
-/// goes on in the parent alone. `System` where the kernel refuses the thread.
-pub fn sort_telling(
-    machine: &Machine,
-    job: SortJob,
-    every: Duration,
-    mut tell: impl FnMut(&SortProgress) -> bool,
-) -> Result<SortReport> {
-    let owner = OwningProcess::here();
-    let control = job.control.clone();
-    let (done, finished) = channel();
-    let machine = machine.clone();
-    let thread = threads::spawn("dp-sort", move || {
-        // The receiver waits for this, or its process is another one.
-        let _ = done.send(sort(&machine, job));
-    })?;
-    let mut sorting = SortingThread { control: control.clone(), thread: Some(thread) };
-    loop {
-        let outcome = match finished.recv_timeout(every) {
-            Ok(outcome) => Some(outcome),
-            Err(RecvTimeoutError::Disconnected) => return Err(sorting.why_no_result()),
-            Err(RecvTimeoutError::Timeout) => None,
-        };
-        if !tell(&control.progress) {
-            control.stop();
-        }
-        if let Err(forked) = owner.check("sort") {
-            // The channel's other end is with a thread that this process does not have.
-            std::mem::forget((sorting, finished));
-            return Err(forked);
-        }
-        if let Some(outcome) = outcome {
-            return outcome;
-        }
-    }
-}
-
-/// The thread of [`sort_telling`]. When it is dropped, the sort is stopped and waited for.
-struct SortingThread {
-    control: Control,
-    thread: Option<threads::JoinHandle<()>>,
-}
-
-impl SortingThread {
-    fn why_no_result(&mut self) -> Error {
-        match self.thread.take().map(threads::join) {
-            Some(Err(lost)) => lost.error("sort"),
-            _ => Error::new(ErrorKind::System, "sort", "its thread gave no result"),
-        }
-    }
-}
-
-impl Drop for SortingThread {
-    fn drop(&mut self) {
-        self.control.stop();
-        // In a child of the process that sorts it does not wait.
-        let _ = self.thread.take().map(threads::join);
-    }
 }
 
 /// Merges inputs that are already sorted.

@@ -31,11 +31,12 @@ mod sink;
 mod small;
 mod sort_method;
 mod space;
+mod telling;
 pub mod text;
 
 pub use control::{Control, SortProgress};
 pub use input::Input;
-pub use job::{RecordFormat, SortJob, default_memory, merge, sort, sort_telling};
+pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
 pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;
@@ -44,3 +45,4 @@ pub use runs::packing::SpillCompression;
 pub use runs::spill::SpillFiles;
 pub use small::{SmallInput, SmallOutcome};
 pub use sort_method::SortMethod;
+pub use telling::sort_telling;

@@ -17,6 +17,7 @@ use crate::control::count;
 use crate::engine::Engine;
 use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
 use crate::memory::parallel::run_on_threads;
+use crate::merging::merge::keep_first;
 use crate::records::layout::Layout;
 use crate::records::prefetch::prefetch_record;
 use crate::records::tally::Tally;
@@ -245,11 +246,7 @@ impl<L: Layout> Engine<'_, L> {
             if let Err(e) = self.run_lane(lanes, lane, portions, &next, &work) {
                 // The other lanes find nothing more to do.
                 next.store(portions.len(), Relaxed);
-                let mut outcome = outcome.lock();
-                if outcome.is_ok() {
-                    *outcome = Err(e);
-                }
-                drop(outcome);
+                keep_first(&mut outcome.lock(), e);
                 fail();
             }
         });

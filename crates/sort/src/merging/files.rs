@@ -22,7 +22,7 @@ use datapipes_core::{Pipe, Result};
 use crate::input::Opened;
 use crate::memory::blocks::{PartWriter, Target, write_partial_blocks};
 use crate::memory::parallel::run_on_threads;
-use crate::merging::merge::{MergeResult, Merger, OrderCheck};
+use crate::merging::merge::{MergeResult, Merger, OrderCheck, WORTH_DIVIDING};
 use crate::records::layout::Layout;
 use crate::records::record_buffer::{RecordBuffer, SHORT_RECORD};
 use crate::records::tally::verify_bytes;
@@ -36,8 +36,6 @@ pub(crate) struct SortedFile {
     pub(crate) name: PathBuf,
 }
 
-/// Files of fewer bytes together are merged by one thread.
-const WORTHWHILE: u64 = 4 << 20;
 /// The records that are read to choose the splitters.
 const SAMPLES: usize = 128;
 /// Bytes of a read while records are searched.
@@ -55,7 +53,7 @@ struct Sample {
 
 impl<L: Layout> Merger<'_, L> {
     fn parts(&self, total: u64) -> usize {
-        self.threads.min(usize::try_from(total / (WORTHWHILE / 2)).unwrap_or(usize::MAX))
+        self.threads.min(usize::try_from(total / (WORTH_DIVIDING / 2)).unwrap_or(usize::MAX))
     }
 
     /// Whether files of `total` bytes may be merged into the target by several threads. If

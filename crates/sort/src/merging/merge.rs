@@ -137,6 +137,8 @@ impl Written {
     }
 }
 
+/// Sources of fewer bytes together are merged by one thread, where a division takes reads.
+pub(crate) const WORTH_DIVIDING: u64 = 4 << 20;
 /// The largest buffer; a larger one gains nothing.
 pub(crate) const MAX_BUFFER: usize = 8 << 20;
 
@@ -154,6 +156,13 @@ struct Division {
     crossings: bool,
     /// Bytes for the last record written, at the end of `share`.
     last: usize,
+}
+
+/// Notes why a thread failed, unless another one failed before: that is the cause of the others.
+pub(crate) fn keep_first(outcome: &mut Result<()>, e: Error) {
+    if outcome.is_ok() {
+        *outcome = Err(e);
+    }
 }
 
 /// Bytes to set aside for records of a run that cross buffers.
@@ -225,6 +234,12 @@ impl<L: Layout> Merger<'_, L> {
         Ok(merged)
     }
 
+    /// How many bytes of each of `runs` runs are fetched ahead. Those that are in use, and those
+    /// that come next, share the L2 cache.
+    pub(crate) fn lookahead(&self, runs: usize) -> usize {
+        usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.max(1))
+    }
+
     /// Merges spilled runs into the target from offset `start` on. `more_follows` says that other
     /// bytes of the target follow. Also returns the partial blocks that are still to be written,
     /// because other parts may share them.
@@ -243,8 +258,7 @@ impl<L: Layout> Merger<'_, L> {
         let Division { parts, share, size, crossings, last } = self.divide(&longest, target)?;
         let pipes: Vec<Pipe> = (0..parts).map(|_| self.machine.connect(staging, self.memory)).collect::<Result<_>>()?;
         let cuts = self.cut(&pipes[0], runs, parts)?;
-        // The bytes of all runs that are in use, and those that come next, share the L2 cache.
-        let far = usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.len().max(1));
+        let far = self.lookahead(runs.len());
         let outcome = Mutex::new((
             Ok(()),
             Vec::<PartialBlock>::new(),
@@ -279,11 +293,7 @@ impl<L: Layout> Merger<'_, L> {
                     outcome.3.parts[p] = out.at() - at;
                     outcome.3.join(merged);
                 }
-                Err(e) => {
-                    if outcome.0.is_ok() {
-                        outcome.0 = Err(e);
-                    }
-                }
+                Err(e) => keep_first(&mut outcome.0, e),
             }
         });
         let (result, edges, partials, mut merged) = outcome.into_inner();

@@ -22,7 +22,7 @@ use datapipes_core::{Error, ErrorKind, LeaseMut, Pipe, Result, Staging};
 use crate::memory::blocks::{PartWriter, PartialBlock, RecordWriter, Target};
 use crate::memory::parallel::run_on_threads;
 use crate::memory::short_copy::copy_record;
-use crate::merging::merge::{MAX_BUFFER, MergeResult, Merger, crossing};
+use crate::merging::merge::{MAX_BUFFER, MergeResult, Merger, WORTH_DIVIDING, crossing, keep_first};
 use crate::records::layout::Layout;
 use crate::records::record_buffer::RecordBuffer;
 use crate::records::tally::verify_bytes;
@@ -31,8 +31,6 @@ use crate::runs::checksum;
 use crate::runs::record_reader::{Buffers, RecordReader, RunSearcher, Segment};
 use crate::runs::spill::{IndexEntry, Run};
 
-/// Runs of fewer bytes together are merged by one thread.
-const WORTHWHILE: u64 = 4 << 20;
 /// Runs are merged by one thread if more than one in this many entries of their indexes has the
 /// prefix of the entry before it.
 const TOO_MANY: usize = 2;
@@ -202,7 +200,7 @@ impl<L: Layout> Merger<'_, L> {
     fn range_memory(&self, runs: &[Run], target: Target<'_>) -> Option<RangeMemory> {
         let total: u64 = runs.iter().map(|run| run.len).sum();
         let long = runs.iter().any(|run| crossing(run.longest) > 0);
-        if !self.unique || self.threads < 2 || self.layout.numbers().is_some() || long || total < WORTHWHILE {
+        if !self.unique || self.threads < 2 || self.layout.numbers().is_some() || long || total < WORTH_DIVIDING {
             return None;
         }
         target.place()?;
@@ -251,7 +249,7 @@ impl<L: Layout> Merger<'_, L> {
         let out = PartWriter::new(self.blocks, target, start, more_follows, self.control, counter);
         let state = Mutex::new(OutputState { turn: 0, failed: false, out });
         let output = OrderedOutput { state, turned: Condvar::new() };
-        let far = usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.len().max(1));
+        let far = self.lookahead(runs.len());
         let outcome = Mutex::new((Ok(()), Vec::<RangeEnd>::new(), MergeResult::default(), vec![0; self.threads]));
         run_on_threads(self.threads, |t| {
             let _guard = FailOnPanic(&output);
@@ -281,12 +279,8 @@ impl<L: Layout> Merger<'_, L> {
                 }
             };
             if let Err(e) = work() {
-                // The first error is the cause of the others.
-                let mut outcome = outcome.lock();
-                if outcome.0.is_ok() {
-                    outcome.0 = Err(e);
-                }
-                drop(outcome);
+                // Before others are told, and fail for that reason.
+                keep_first(&mut outcome.lock().0, e);
                 output.fail();
             }
         });
