@@ -285,10 +285,18 @@ fn job(args: &Args) -> Result<Job> {
 /// caches.
 fn calibrated() -> Copies {
     match Calibration::load(&Topology::discover()) {
-        Ok(Calibration { handoff_nt_min_bytes: Some(from), prefetch_bytes, .. }) => {
-            Copies::past_caches_from(usize::try_from(from).unwrap_or(usize::MAX)).with_prefetch(prefetch_bytes)
+        Ok(found) => {
+            let bytes = |from: u64| usize::try_from(from).unwrap_or(usize::MAX);
+            let copies = match found.handoff_nt_min_bytes {
+                Some(from) => Copies::past_caches_from(bytes(from)).with_prefetch(found.prefetch_bytes),
+                None => Copies::ORDINARY,
+            };
+            match found.handoff_rep_movsb_min_bytes {
+                Some(from) => copies.by_string_from(bytes(from)),
+                None => copies,
+            }
         }
-        _ => Copies::ORDINARY,
+        Err(_) => Copies::ORDINARY,
     }
 }
 

@@ -15,11 +15,15 @@ use serde::{Deserialize, Serialize};
 /// non-temporal stores. On another, non-temporal stores took two to four times as long. So the
 /// threshold comes from calibration (`dpipe calibrate`: `handoff_nt_threshold_bytes` and
 /// `prefetch_distance_bytes`). Without calibration no copy bypasses the caches.
+///
+/// The same holds for `rep movsb` (`handoff_rep_movsb_min_bytes`): on one kind of processor it took
+/// twice as long as vector instructions for lines that another core has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Copies {
     nt_min_bytes: Option<usize>,
     prefetch_bytes: usize,
+    string_min_bytes: Option<usize>,
 }
 
 /// The longest useful prefetch distance.
@@ -27,17 +31,24 @@ const MAX_PREFETCH_BYTES: usize = 64 << 10;
 
 impl Copies {
     /// All copies use the caches.
-    pub const ORDINARY: Copies = Copies { nt_min_bytes: None, prefetch_bytes: 0 };
+    pub const ORDINARY: Copies = Copies { nt_min_bytes: None, prefetch_bytes: 0, string_min_bytes: None };
 
     /// Copies of at least this many bytes bypass the caches.
     pub const fn past_caches_from(bytes: usize) -> Copies {
-        Copies { nt_min_bytes: Some(bytes), prefetch_bytes: 0 }
+        Copies { nt_min_bytes: Some(bytes), ..Copies::ORDINARY }
     }
 
     /// Sets the prefetch distance, up to 64 KiB. 0 disables prefetching.
     #[must_use]
     pub const fn with_prefetch(self, bytes: usize) -> Copies {
         Copies { prefetch_bytes: if bytes < MAX_PREFETCH_BYTES { bytes } else { MAX_PREFETCH_BYTES }, ..self }
+    }
+
+    /// Copies out of shared memory of at least this many bytes, unless they bypass the caches, use
+    /// the processor's instruction for strings (`rep movsb`).
+    #[must_use]
+    pub const fn by_string_from(self, bytes: usize) -> Copies {
+        Copies { string_min_bytes: Some(bytes), ..self }
     }
 
     fn past_caches(self, len: usize) -> bool {
@@ -66,6 +77,9 @@ pub(crate) unsafe fn across(source: *const u8, target: &mut [u8], copies: Copies
     unsafe {
         if copies.past_caches(target.len()) {
             return stream(source, target, copies.prefetch_bytes.min(MAX_PREFETCH_BYTES));
+        }
+        if copies.string_min_bytes.is_some_and(|from| target.len() >= from) {
+            return move_string(source, target.as_mut_ptr(), target.len());
         }
         move_bytes(source, target.as_mut_ptr(), target.len());
     }
@@ -137,11 +151,11 @@ pub(crate) unsafe fn out_of_shared(source: *const u8, target: &mut [u8]) {
     unsafe { move_bytes(source, target.as_mut_ptr(), target.len()) }
 }
 
-/// Copies bytes with an instruction that is opaque to the compiler.
+/// Copies bytes with the processor's instruction for strings, where it has one.
 ///
 /// # Safety
 /// Both are mapped for `len` bytes and do not overlap.
-pub(crate) unsafe fn move_bytes(source: *const u8, target: *mut u8, len: usize) {
+unsafe fn move_string(source: *const u8, target: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: it copies as many bytes as both have (the caller's promise). The direction flag is
     // clear by the calling convention.
@@ -153,6 +167,56 @@ pub(crate) unsafe fn move_bytes(source: *const u8, target: *mut u8, len: usize) 
             inout("rdi") target => _,
             options(nostack, preserves_flags)
         );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        move_bytes(source, target, len)
+    }
+}
+
+/// Copies bytes with instructions that are opaque to the compiler.
+///
+/// # Safety
+/// Both are mapped for `len` bytes and do not overlap.
+pub(crate) unsafe fn move_bytes(source: *const u8, target: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    let whole = len / 128 * 128;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it copies as many bytes as both have (the caller's promise). SSE2 is part of x86-64.
+    unsafe {
+        if whole > 0 {
+            std::arch::asm!(
+                "2:",
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups {d}, [{from} + 48]",
+                "movups {e}, [{from} + 64]",
+                "movups {f}, [{from} + 80]",
+                "movups {g}, [{from} + 96]",
+                "movups {h}, [{from} + 112]",
+                "movups [{to}], {a}",
+                "movups [{to} + 16], {b}",
+                "movups [{to} + 32], {c}",
+                "movups [{to} + 48], {d}",
+                "movups [{to} + 64], {e}",
+                "movups [{to} + 80], {f}",
+                "movups [{to} + 96], {g}",
+                "movups [{to} + 112], {h}",
+                "sub {from}, -128",
+                "sub {to}, -128",
+                "add {left}, -128",
+                "jnz 2b",
+                from = inout(reg) source => _,
+                to = inout(reg) target => _,
+                left = inout(reg) whole => _,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                e = out(xmm_reg) _, f = out(xmm_reg) _, g = out(xmm_reg) _, h = out(xmm_reg) _,
+                options(nostack)
+            );
+        }
+        move_string(source.add(whole), target.add(whole), len - whole);
     }
     #[cfg(target_arch = "aarch64")]
     let whole = len / 32 * 32;
@@ -206,9 +270,10 @@ mod tests {
         const FROM: usize = 4000;
         let source: Vec<u8> = (0..FROM + 50_000).map(|i| (i * 31 % 251) as u8).collect();
         let past = Copies::past_caches_from(FROM);
-        for copies in [Copies::ORDINARY, past, past.with_prefetch(512), past.with_prefetch(usize::MAX)] {
+        let string = Copies::ORDINARY.by_string_from(100);
+        for copies in [Copies::ORDINARY, past, past.with_prefetch(512), past.with_prefetch(usize::MAX), string] {
             for at in [0, 1, 13, 63, 64] {
-                for len in [0, 1, 63, 64, 65, FROM - 1, FROM, FROM + 77, 40_000] {
+                for len in [0, 1, 63, 64, 65, 127, 128, 129, 300, FROM - 1, FROM, FROM + 77, 40_000] {
                     let mut shared = vec![0xEE; len + 200];
                     into_shared(&source[at..at + len], &mut shared[at..at + len], copies);
                     assert_eq!(&shared[at..at + len], &source[at..at + len]);

@@ -81,6 +81,8 @@ impl LineCosts {
             // On one of the processors known to us they are faster; on the other they are slower by
             // a factor of two to four.
             handoff_nt_min_bytes: None,
+            // Likewise: on the one `rep movsb` takes twice as long from another core's lines.
+            handoff_rep_movsb_min_bytes: None,
             lines: self,
             layers: layers(topology),
             set: BTreeMap::new(),

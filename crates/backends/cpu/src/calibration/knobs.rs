@@ -18,6 +18,7 @@ impl Calibration {
             ("nt_kernel", self.nt_chosen().map_or("none", Kernel::name).to_owned()),
             ("prefetch_distance_bytes", self.prefetch_bytes.to_string()),
             ("handoff_nt_threshold_bytes", threshold(self.handoff_nt_min_bytes)),
+            ("handoff_rep_movsb_min_bytes", threshold(self.handoff_rep_movsb_min_bytes)),
         ];
         let classes = self.classes.iter().map(|class| (class_knob(class.from_bytes), class.kernel.name().to_owned()));
         let named = fixed.into_iter().map(|(name, value)| (name.to_owned(), value));
@@ -30,7 +31,8 @@ impl Calibration {
     /// `off`. `nt_kernel` and `kernel_64` .. `kernel_1G` (lengths from that power of two to the
     /// next) take a kernel's name. `prefetch_distance_bytes` takes a size up to 16 KiB, where 0
     /// means no prefetching. `handoff_nt_threshold_bytes` takes a size or `off`: from that length
-    /// on, bytes for another process are stored past the caches.
+    /// on, bytes for another process are stored past the caches. `handoff_rep_movsb_min_bytes` takes
+    /// the same: from that length on, bytes of another process are copied by `rep movsb`.
     ///
     /// ```
     /// use datapipes_core::topology::Topology;
@@ -78,6 +80,10 @@ impl Calibration {
             "handoff_nt_threshold_bytes" => {
                 let at = parse_threshold(knob, value)?;
                 self.handoff_nt_min_bytes = Some(at).filter(|at| *at < u64::MAX);
+            }
+            "handoff_rep_movsb_min_bytes" => {
+                let at = parse_threshold(knob, value)?;
+                self.handoff_rep_movsb_min_bytes = Some(at).filter(|at| *at < u64::MAX);
             }
             _ => {
                 let class = self.classes.iter_mut().find(|class| class_knob(class.from_bytes) == knob);

@@ -65,7 +65,7 @@ pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
     let mut copies = hot_copies(&buffers, &copiers)?;
     cold_copies(&buffers, &copiers, &mut copies)?;
     let lines = line_costs(&buffers, &instructions)?;
-    let handoff_nt_min_bytes = handoff::nt_min_bytes(topology, &buffers, &copiers, &instructions)?;
+    let handoff = handoff::measure(topology, &buffers, &copiers, &instructions)?;
     let mut calibration = Calibration {
         version: VERSION,
         fingerprint: topology.fingerprint(),
@@ -74,7 +74,8 @@ pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
         classes: classes(&copies),
         copies,
         prefetch_bytes,
-        handoff_nt_min_bytes,
+        handoff_nt_min_bytes: handoff.nt_min_bytes,
+        handoff_rep_movsb_min_bytes: handoff.rep_movsb_min_bytes,
         lines,
         layers: Vec::new(),
         set: std::collections::BTreeMap::new(),

@@ -29,7 +29,7 @@ use crate::kernel::{self, CLASSES, Copier, Kernel};
 /// count with the nearest class.
 const CLASS_BITS: std::ops::RangeInclusive<u32> = 6..=30;
 /// The version of the file format. A file with another number is measured again.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Costs and choices of kernels; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +50,9 @@ pub struct Calibration {
     /// The length from which stores that bypass the caches are better for bytes that another core
     /// reads next, for channels between processes. `None` where they are never better.
     pub handoff_nt_min_bytes: Option<u64>,
+    /// The length from which `rep movsb` is better than vector instructions for copies out of
+    /// memory that another core has written. `None` where it is never better.
+    pub handoff_rep_movsb_min_bytes: Option<u64>,
     /// The costs of operations on lines.
     pub lines: LineCosts,
     /// The caches and the memory, nearest first: the storage pyramid.

@@ -113,6 +113,9 @@ fn knobs_are_listed_set_and_kept() {
     assert_eq!(calibration.handoff_nt_min_bytes, Some(64 << 10));
     calibration.set("handoff_nt_threshold_bytes", "off").unwrap();
     assert_eq!(calibration.handoff_nt_min_bytes, None);
+    assert_eq!(of(&calibration, "handoff_rep_movsb_min_bytes"), ("off".into(), "default".into()));
+    calibration.set("handoff_rep_movsb_min_bytes", "1M").unwrap();
+    assert_eq!(calibration.handoff_rep_movsb_min_bytes, Some(1 << 20));
 
     let scratch = TempFolder::new().unwrap();
     calibration.save_as(&scratch.path("c.json")).unwrap();
@@ -127,6 +130,7 @@ fn knobs_are_listed_set_and_kept() {
         ("nt_threshold_bytes", "soon"),
         ("prefetch_distance_bytes", "1M"),
         ("handoff_nt_threshold_bytes", "often"),
+        ("handoff_rep_movsb_min_bytes", "-1"),
         ("", ""),
     ] {
         assert_eq!(calibration.set(knob, value).unwrap_err().kind(), ErrorKind::InvalidInput, "{knob}={value}");
