@@ -9,7 +9,7 @@ use crate::tree::MachineTree;
 pub struct MachineKnob {
     /// Its name, as [`KnobTransaction::begin`](crate::KnobTransaction::begin) takes it.
     pub name: String,
-    /// What it does.
+    /// What the setting does, for people.
     pub what: String,
     /// Which pipes it affects.
     pub affects: &'static str,

@@ -21,7 +21,7 @@ pub struct KnobChange {
     pub from: String,
     /// The value it would get.
     pub to: String,
-    /// Where it lives.
+    /// The file, and the register in it.
     pub lives_at: String,
     /// Which pipes it affects.
     pub affects: &'static str,

@@ -45,11 +45,11 @@ pub enum TransactionStep {
     Restore(String),
     /// The journal is removed.
     Forget,
-    /// All is over.
+    /// Nothing is left to do.
     Over,
 }
 
-/// What was restored.
+/// The settings that a transaction restored, and those that it left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RestoredKnobs {
     /// The settings that have their old value again.

@@ -1,9 +1,9 @@
 //! Registers of the processor and of PCIe root ports: DDIO, DCA, prefetchers.
 //!
-//! Sources: Intel's Software Developer's Manual, volume 4 (`IA32_DCA_0_CAP`, `MSR_MISC_FEATURE_CONTROL`);
-//! Farshin et al., *Reexamining Direct Cache Access to Optimize I/O Intensive Applications*, ATC
-//! 2020 (`IIO_LLC_WAYS`, `perfctrlsts_0`); AMD, *Processor Programming Reference* of family 19h
-//! (`Prefetch Control`).
+//! The registers are described in Intel's Software Developer's Manual, volume 4 (`IA32_DCA_0_CAP`,
+//! `MSR_MISC_FEATURE_CONTROL`), by Farshin et al., *Reexamining Direct Cache Access to Optimize I/O
+//! Intensive Applications*, ATC 2020 (`IIO_LLC_WAYS`, `perfctrlsts_0`), and in AMD's *Processor
+//! Programming Reference* of family 19h (`Prefetch Control`).
 
 use crate::knob::{About, BitForm, MachineKnob, Place, chosen};
 use crate::tree::MachineTree;

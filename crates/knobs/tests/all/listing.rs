@@ -1,4 +1,4 @@
-//! What is listed.
+//! Tests of what is listed, and of the reasons for what is absent.
 
 use datapipes_knobs::{MachineTree, list};
 use datapipes_testkit::TempFolder;
