@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::arguments::ending::Ending;
 use crate::commands::data::{check, copy, explain, generate};
 use crate::commands::durable::{checkpoint, log};
-use crate::commands::host::{calibrate, machine};
+use crate::commands::host::{calibrate, knobs, machine};
 use crate::commands::shell::{completions, man};
 use crate::commands::{demo, fine, model, sort, stream};
 use crate::outcome::{CommandStatus, exit_code, print, print_error};
@@ -68,6 +68,8 @@ enum Command {
     Machine(machine::Args),
     /// Measure what the processor's primitives cost here, and set the knobs
     Calibrate(calibrate::Args),
+    /// Show the machine's settings that decide how bytes move, and set some while a command runs
+    Knobs(knobs::Args),
     /// Stream from a network source through transforms to a file, by isolated processes, under each
     /// placement of the protocol
     Stream(stream::Args),
@@ -117,6 +119,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         Command::Fine(args) => exit_code("fine", fine::run(&args)),
         Command::Machine(args) => exit_code("machine", machine::run(&args)),
         Command::Calibrate(args) => exit_code("calibrate", calibrate::run(&args)),
+        Command::Knobs(args) => exit_code("knobs", knobs::run(&args)),
         Command::Stream(args) => exit_code("stream", stream::run(&args)),
         Command::Model(args) => exit_code("model", model::run(&args)),
         Command::Completions(args) => exit_code("completions", completions::run(&args, definition())),

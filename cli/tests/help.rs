@@ -16,6 +16,8 @@ const DPIPE: &str = env!("CARGO_BIN_EXE_dpipe");
 /// What the examples find in their folder.
 const FIXTURES: &str = "
 set -e
+mkdir -p machine/run machine/sys/kernel/mm/transparent_hugepage
+echo 'always [madvise] never' > machine/sys/kernel/mm/transparent_hugepage/enabled
 for n in $(seq 400 -1 1); do echo \"$((n * 7919 % 1000)) $n\"; done > lines.txt
 LC_ALL=C sort lines.txt > sorted.txt
 dpipe gen u64 --size 2M numbers.u64

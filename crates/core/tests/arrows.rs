@@ -125,6 +125,8 @@ enum Role {
     Models,
     /// Values as drawings; it knows nothing of pipes.
     Picture,
+    /// The machine's settings.
+    Knobs,
     /// The command line and the tasks, which may depend on all crates.
     Top,
 }
@@ -142,6 +144,7 @@ fn role(package: &str) -> Role {
         "datapipes-data" => Role::Data,
         "datapipes-models" => Role::Models,
         "datapipes-picture" => Role::Picture,
+        "datapipes-knobs" => Role::Knobs,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
         other => panic!("give `{other}` its role in crates/core/tests/arrows.rs"),
     }
@@ -150,7 +153,7 @@ fn role(package: &str) -> Role {
 fn may(from: Role, to: Role) -> bool {
     match from {
         Role::Core | Role::Picture => false,
-        Role::Backend | Role::Product | Role::Testkit | Role::Data => to == Role::Core,
+        Role::Backend | Role::Product | Role::Testkit | Role::Data | Role::Knobs => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
         Role::Facade => matches!(to, Role::Bundle | Role::Core | Role::Product | Role::Service),
         Role::Binding => to == Role::Facade,

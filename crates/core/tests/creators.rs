@@ -44,6 +44,7 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     ("bindings/c/src/place.rs", "the constructors of `Ssd`, for programs in C"),
     ("bindings/python/src/file.rs", "the constructors of `Ssd`, for programs in Python"),
+    ("crates/knobs/src/tree.rs", "what the kernel puts into a folder, for trees that stand for a machine"),
     ("crates/durable/src/dir_lock.rs", "the file of a lock, which holds no bytes"),
     ("crates/service/src/server/entrance/listen.rs", "the file of a lock, which holds no bytes"),
 ];

@@ -1,0 +1,310 @@
+//! `dpipe knobs`: the machine's settings that decide how bytes move; a transaction over them.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use datapipes::{Error, ErrorKind, Result};
+use datapipes_knobs::{
+    KnobChange, KnobPlan, KnobTransaction, MachineKnob, MachineTree, RestoredKnobs, TransactionStep, list,
+    restore_left_over, restore_when_closed,
+};
+use serde::Serialize;
+
+use crate::arguments::ending::Ending;
+use crate::outcome::{CommandStatus, note, print, print_json};
+use crate::system::signals::{self, WaitsFor};
+
+const ENDING: Ending = Ending {
+    notes: "\
+Without a word it lists the knobs: what each does, where it lives, its value, what a change needs,
+and which pipes it affects; and those that this machine lacks, with the reason.",
+    zero: "done",
+    one: None,
+    examples: &[
+        "dpipe knobs",
+        "dpipe knobs --only block --json",
+        "dpipe knobs set prefetch.l2_stream=off -- dpipe demo  # needs root",
+    ],
+};
+
+const SET: Ending = Ending {
+    notes: "\
+Every value is checked first. Values that are dangerous or make no sense are refused, and where the
+kernel refuses one, those before it are taken back. A journal in /run/datapipes and a guard process
+restore the settings where this program is killed; `dpipe knobs restore` does where both were.",
+    zero: "set, and restored unless told to stay; with a command: it succeeded",
+    one: Some("the command failed"),
+    examples: &[
+        "dpipe knobs set memory.thp=always --root machine --dry-run --json",
+        "dpipe knobs set memory.thp=always --root machine -- echo set now",
+        "dpipe knobs set block.nvme0n1.scheduler=none --stay  # needs root, and that disk",
+        "dpipe knobs set ddio.ways=0x7f0 share.l3='0=f' -- ./server  # needs root, and the hardware",
+    ],
+};
+
+const RESTORE: Ending = Ending {
+    notes: "",
+    zero: "everything is restored, or nothing was left over",
+    one: None,
+    examples: &["dpipe knobs restore --root machine"],
+};
+
+/// Shows the machine's settings that decide how bytes move, and sets some while a command runs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text(), args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Show only knobs whose name begins so (may be repeated)
+    #[arg(long, value_name = "PREFIX")]
+    only: Vec<String>,
+    /// Print JSON: knobs (name, what, affects, needs, lives_at, allowed, value, absent, fixed),
+    /// library
+    #[arg(long)]
+    json: bool,
+    /// Use the settings under this folder, a recorded or made tree, instead of the machine's
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Set knobs, run a command (or wait for Ctrl-C), and restore them, also after a crash
+    Set(SetArgs),
+    /// Restore what a transaction left whose processes were killed
+    #[command(after_help = RESTORE.text())]
+    Restore {
+        /// Use the settings under this folder instead of the machine's
+        #[arg(long, value_name = "DIR", default_value = "/")]
+        root: PathBuf,
+    },
+    /// Restore when the standard input is closed; `set` starts this
+    #[command(hide = true)]
+    Guard {
+        /// The transaction
+        id: String,
+        /// Its root
+        #[arg(long)]
+        root: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = SET.text())]
+struct SetArgs {
+    /// The settings
+    #[arg(value_name = "KNOB=VALUE", required = true, value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// Show what would be set, and set nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave the settings as they are at the end
+    #[arg(long, conflicts_with = "command")]
+    stay: bool,
+    /// Print JSON: changes (name, from, to, lives_at, affects, refused), restored
+    #[arg(long)]
+    json: bool,
+    /// Use the settings under this folder instead of the machine's
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// The command that runs meanwhile; shares of cache and bandwidth are for its threads
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}`: write KNOB=VALUE"))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    match &args.action {
+        None => show(args),
+        Some(Action::Set(args)) => set(args),
+        Some(Action::Restore { root }) => restore(&MachineTree::under(root)),
+        Some(Action::Guard { id, root }) => guard(&MachineTree::under(root), id),
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    knobs: Vec<MachineKnob>,
+    /// Those of the backends, which `dpipe calibrate --set` changes.
+    library: Vec<datapipes::backend::Knob>,
+}
+
+fn show(args: &Args) -> Result<CommandStatus> {
+    let is_wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|prefix| name.starts_with(&**prefix));
+    let mut knobs = list(&MachineTree::under(&args.root));
+    knobs.retain(|knob| is_wanted(&knob.name));
+    let machine = datapipes::discover();
+    let mut library: Vec<_> = machine.backends().iter().flat_map(|backend| backend.knobs()).collect();
+    library.retain(|knob| is_wanted(&knob.name));
+    if knobs.is_empty() && library.is_empty() {
+        let context = format!("no knob begins with {}", args.only.join(" or "));
+        return Err(Error::new(ErrorKind::NotFound, "show", context).with_advice("`dpipe knobs` lists all"));
+    }
+    let shown = Shown { knobs, library };
+    if args.json {
+        print_json(&shown)?
+    } else {
+        print(&text(&shown))?
+    }
+    Ok(CommandStatus::Good)
+}
+
+fn text(shown: &Shown) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail, hence the discarded results.
+    for knob in &shown.knobs {
+        if let Some(value) = &knob.value {
+            let _ = writeln!(out, "{} = {value}", knob.name);
+            let _ = writeln!(out, "    {}", knob.what);
+            let _ = match &knob.fixed {
+                Some(why) => writeln!(out, "    not set by this program: {why}"),
+                None => writeln!(out, "    may be: {}", knob.allowed.shown()),
+            };
+            let _ = writeln!(out, "    {}; needs {}; affects {}", knob.lives_at, knob.needs, knob.affects);
+        }
+    }
+    let absent: Vec<_> = shown.knobs.iter().filter(|knob| knob.value.is_none()).collect();
+    if !absent.is_empty() {
+        out += "\nabsent here\n";
+    }
+    for knob in absent {
+        let why = knob.absent.as_deref().unwrap_or("unknown");
+        let _ = writeln!(out, "  {}: {}\n    {why}", knob.name, knob.what);
+    }
+    if !shown.library.is_empty() {
+        out += "\nof the library (`dpipe calibrate --set NAME=VALUE`)\n";
+    }
+    for knob in &shown.library {
+        let _ = writeln!(out, "  {} = {} ({})", knob.name, knob.value, knob.origin);
+    }
+    out
+}
+
+#[derive(Serialize)]
+struct Done<'a> {
+    changes: &'a [KnobChange],
+    restored: Option<RestoredKnobs>,
+}
+
+fn set(args: &SetArgs) -> Result<CommandStatus> {
+    let tree = MachineTree::under(&args.root);
+    // The command inherits the group of the thread that starts it.
+    let threads = if args.command.is_empty() { vec![] } else { vec![std::process::id()] };
+    if args.dry_run {
+        let plan = KnobPlan::new(&tree, &args.settings, &threads, "ID")?;
+        return tell(args, plan.changes(), None, "would be set");
+    }
+    signals::catch(WaitsFor::Places);
+    let program = std::env::current_exe().map_err(|e| Error::io("start the guard", e, "the path of this program"))?;
+    let guard = |id: &str| {
+        let mut command = Command::new(&program);
+        // A group of its own: Ctrl-C is for the others.
+        command.args(["knobs", "guard", id, "--root"]).arg(&args.root).process_group(0);
+        command
+    };
+    let silent: &mut dyn FnMut(TransactionStep) = &mut |_| {};
+    let transaction = KnobTransaction::begin(&tree, &args.settings, &threads, Some(&guard), silent)?;
+    let changes = transaction.changes().to_vec();
+    if args.stay {
+        transaction.keep(silent)?;
+        return tell(args, &changes, None, "set, and stays");
+    }
+    let status = match args.command.split_first() {
+        None => {
+            note(&format!("{} knobs are set until a signal (Ctrl-C) comes\n", changes.len()));
+            while !signals::arrived() {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            None
+        }
+        Some((program, arguments)) => Some(under(Command::new(program).args(arguments), program)?),
+    };
+    let restored = transaction.restore(silent)?;
+    restored.left.iter().for_each(|left| note(&format!("{left}\n")));
+    if args.json || args.command.is_empty() {
+        tell(args, &changes, Some(restored), "was set, and is restored")?;
+    }
+    match status {
+        Some(status) if !status.success() => {
+            if let Some(signal) = status.signal() {
+                note(&format!("the command died of signal {signal}\n"));
+            }
+            Ok(CommandStatus::Bad)
+        }
+        _ => Ok(CommandStatus::Good),
+    }
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Runs the command with our standard streams. A signal that comes to us is passed on, and what it
+/// changed is restored after the command.
+fn under(command: &mut Command, shown: &std::ffi::OsStr) -> Result<ExitStatus> {
+    signals::keep_children();
+    let lost = |e| Error::io("run", e, shown.to_string_lossy().into_owned());
+    let mut child: Child = datapipes::threads::start_program(command).map_err(lost)?;
+    let mut told = false;
+    loop {
+        if let Some(status) = child.try_wait().map_err(lost)? {
+            return Ok(status);
+        }
+        if signals::arrived() && !told {
+            told = true;
+            let pid = rustix::process::Pid::from_child(&child);
+            // It may have ended by itself; it is waited for all the same.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn tell(args: &SetArgs, changes: &[KnobChange], restored: Option<RestoredKnobs>, what: &str) -> Result<CommandStatus> {
+    if args.json {
+        print_json(&Done { changes, restored })?;
+        return Ok(CommandStatus::Good);
+    }
+    let mut out = String::new();
+    for change in changes {
+        let _ = writeln!(out, "{}: {} -> {} {what} ({})", change.name, change.from, change.to, change.lives_at);
+        let _ = writeln!(out, "    affects {}", change.affects);
+        if let Some(refused) = &change.refused {
+            let _ = writeln!(out, "    will be refused: {refused}");
+        }
+    }
+    if changes.is_empty() {
+        out += "every knob has its value already\n";
+    }
+    print(&out)?;
+    Ok(CommandStatus::Good)
+}
+
+fn restore(tree: &MachineTree) -> Result<CommandStatus> {
+    let mut out = String::new();
+    match restore_left_over(tree, &mut |_| {})? {
+        None => out += "nothing is left over\n",
+        Some(done) => {
+            done.restored.iter().for_each(|name| _ = writeln!(out, "{name}: restored"));
+            done.left.iter().for_each(|left| _ = writeln!(out, "{left}"));
+        }
+    }
+    print(&out)?;
+    Ok(CommandStatus::Good)
+}
+
+fn guard(tree: &MachineTree, id: &str) -> Result<CommandStatus> {
+    signals::outlive();
+    if let Some(done) = restore_when_closed(tree, id, std::io::stdin().lock())? {
+        let all = done.restored.len();
+        note(&format!("dpipe knobs: the program that set knobs died: {all} restored\n"));
+        done.left.iter().for_each(|left| note(&format!("dpipe knobs: {left}\n")));
+    }
+    Ok(CommandStatus::Good)
+}

@@ -1,0 +1,120 @@
+//! `dpipe knobs` as a user runs it, on a made tree.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+
+use datapipes_testkit::until;
+use rustix::process::{Signal, kill_process, kill_process_group};
+use scene::{TempFolder, folder};
+use serde_json::Value;
+
+const AHEAD: &str = "sys/block/sda/queue/read_ahead_kb";
+
+/// A machine with one disk.
+fn machine() -> TempFolder {
+    let made = folder();
+    for (name, text) in [
+        (AHEAD, "128"),
+        ("sys/block/sda/size", "9"),
+        ("sys/block/sda/queue/scheduler", "[none] kyber"),
+        ("proc/cpuinfo", "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 23\nmodel : 1\n"),
+    ] {
+        fs::create_dir_all(made.path(name).parent().unwrap()).unwrap();
+        fs::write(made.path(name), text).unwrap();
+    }
+    made
+}
+
+fn knobs(made: &TempFolder, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    let (before, after) = words.split_at(words.iter().position(|word| *word == "--").unwrap_or(words.len()));
+    command.arg("knobs").args(before).arg("--root").arg(made.at()).args(after);
+    command.env("LC_ALL", "C").stdin(Stdio::null());
+    command
+}
+
+fn run(made: &TempFolder, words: &[&str]) -> Output {
+    knobs(made, words).output().unwrap()
+}
+
+fn ahead(made: &TempFolder) -> String {
+    fs::read_to_string(made.path(AHEAD)).unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_list_says_what_is_there_and_what_is_not() {
+    let made = machine();
+    let output = run(&made, &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for words in
+        ["block.sda.read_ahead_kb = 128", "needs root", "absent here", "AuthenticAMD, family 23", "of the library"]
+    {
+        assert!(output.status.success() && text.contains(words), "{words}: {text}");
+    }
+    let json: Value = serde_json::from_slice(&run(&made, &["--only", "block.sda", "--json"]).stdout).unwrap();
+    assert_eq!(json["knobs"].as_array().unwrap().len(), 2);
+    assert_eq!(json["knobs"][1]["allowed"]["number"]["max"], 1 << 20);
+    let nothing = run(&made, &["--only", "block.sdz"]);
+    assert_eq!(nothing.status.code(), Some(2));
+}
+
+#[test]
+fn a_command_runs_under_the_settings() {
+    let made = machine();
+    let file = made.path(AHEAD);
+    let words = ["set", "block.sda.read_ahead_kb=4096", "--", "cat", file.to_str().unwrap()];
+    let output = run(&made, &words);
+    assert!(output.status.success() && output.stdout.trim_ascii() == b"4096", "{output:?}");
+    assert_eq!(ahead(&made), "128");
+    // Its end is ours.
+    assert_eq!(run(&made, &["set", "block.sda.read_ahead_kb=4096", "--", "false"]).status.code(), Some(1));
+    let absent = run(&made, &["set", "block.sda.read_ahead_kb=4096", "--", "./no-such-program"]);
+    assert_eq!((absent.status.code(), ahead(&made).as_str()), (Some(2), "128"), "{absent:?}");
+    // A dry run tells, and sets nothing.
+    let output = run(&made, &["set", "block.sda.scheduler=kyber", "--dry-run", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["changes"][0]["from"], &json["changes"][0]["to"]), (&"none".into(), &"kyber".into()));
+    assert_eq!(fs::read_to_string(made.path("sys/block/sda/queue/scheduler")).unwrap(), "[none] kyber");
+    let wrong = run(&made, &["set", "block.sda.scheduler=deadline"]);
+    let error = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(wrong.status.code() == Some(2) && error.contains("none, kyber"), "{error}");
+    assert!(run(&made, &["set", "block.sda.read_ahead_kb=64", "--stay"]).status.success());
+    assert_eq!(ahead(&made), "64");
+}
+
+/// Starts a command that says a word under the settings and then stays.
+fn held(made: &TempFolder) -> Child {
+    let words = ["set", "block.sda.read_ahead_kb=4096", "--", "sh", "-c", "echo there; exec sleep 1000"];
+    let mut child = knobs(made, &words).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), ahead(made).as_str()), ("there\n", "4096"));
+    child
+}
+
+#[test]
+fn whoever_kills_it_the_settings_are_restored() {
+    let made = machine();
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut child = held(&made);
+        let pid = rustix::process::Pid::from_child(&child);
+        kill_process(pid, signal).unwrap();
+        assert!(!child.wait().unwrap().success());
+        // The guard has its own time.
+        until("the settings are restored", || ahead(&made) == "128" && !made.path("run/datapipes/knobs.json").exists());
+        // The command that ran meanwhile.
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+    // Ctrl-C of a terminal reaches all of the group, and not the guard.
+    let mut child = held(&made);
+    kill_process_group(rustix::process::Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(ahead(&made), "128");
+    let output = run(&made, &["restore"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"nothing"), "{output:?}");
+}

@@ -1,0 +1,69 @@
+//! Huge pages and the placement of memory.
+
+use crate::knob::{About, AllowedValues, MachineKnob, Place};
+use crate::tree::MachineTree;
+
+const PAGES: About = About { affects: "pipes with an end in DRAM, buffers of the sort and of caches", needs: "root" };
+const NUMA: About = About { affects: "pipes between memories of a machine with several nodes", needs: "root" };
+/// Huge pages may take this much of the memory that is available now, in hundredths: with more, the
+/// kernel kills programs.
+const MAX_TAKEN_PERCENT: u64 = 75;
+
+pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
+    let text = |name: &str, what: &str, about: About, file: &str| {
+        MachineKnob::text(tree, name.to_owned(), what, about, file.to_owned())
+    };
+    let mut all = vec![
+        text(
+            "memory.thp",
+            "Which memory gets transparent huge pages",
+            PAGES,
+            "sys/kernel/mm/transparent_hugepage/enabled",
+        ),
+        text(
+            "memory.thp_defrag",
+            "Whether a page fault waits until memory is compacted for a huge page",
+            PAGES,
+            "sys/kernel/mm/transparent_hugepage/defrag",
+        ),
+        text(
+            "memory.thp_shared",
+            "Which shared memory and tmpfs gets huge pages",
+            PAGES,
+            "sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        ),
+    ];
+    let available = available_kib(tree);
+    for folder in tree.names("sys/kernel/mm/hugepages") {
+        let kib = folder.strip_prefix("hugepages-").and_then(|rest| rest.strip_suffix("kB"));
+        let Some(kib) = kib.and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib > 0) else { continue };
+        let size = if kib >= 1 << 20 { format!("{}G", kib >> 20) } else { format!("{}M", kib >> 10) };
+        let what = format!("How many huge pages of {size} are set aside");
+        let file = format!("sys/kernel/mm/hugepages/{folder}/nr_hugepages");
+        let mut knob = MachineKnob::text(tree, format!("memory.hugepages_{size}"), &what, PAGES, file);
+        let now = knob.value.as_deref().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+        let max = now.saturating_add(available / 100 * MAX_TAKEN_PERCENT / kib);
+        knob = knob.allowing(AllowedValues::Number { min: 0, max });
+        if let Place::Text { is_gradual, .. } = &mut knob.place {
+            *is_gradual = true;
+        }
+        all.push(knob);
+    }
+    let balancing = "Whether the kernel moves pages to the node that uses them: 0 no, 1 yes, 2 between tiers";
+    all.push(
+        text("memory.numa_balancing", balancing, NUMA, "proc/sys/kernel/numa_balancing")
+            .allowing(AllowedValues::Number { min: 0, max: 2 }),
+    );
+    let reclaim = "Whether a full node frees its own pages before it takes those of others (bits 1, 2, 4)";
+    all.push(
+        text("memory.zone_reclaim_mode", reclaim, NUMA, "proc/sys/vm/zone_reclaim_mode")
+            .allowing(AllowedValues::Number { min: 0, max: 7 }),
+    );
+    all
+}
+
+fn available_kib(tree: &MachineTree) -> u64 {
+    let facts = tree.text("proc/meminfo").unwrap_or_default();
+    let line = facts.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,151 @@
+//! What a transaction would do.
+
+use datapipes_core::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::knob::{MachineKnob, Place};
+use crate::list::list;
+use crate::tree::MachineTree;
+use crate::write::SettingWrite;
+
+const OPERATION: &str = "set knobs";
+/// A name that is not known is compared with those that share as many letters at its beginning.
+const ALIKE: usize = 4;
+
+/// A setting that would change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KnobChange {
+    /// Its name.
+    pub name: String,
+    /// Its value now.
+    pub from: String,
+    /// The value it would get.
+    pub to: String,
+    /// The file, and the register in it.
+    pub lives_at: String,
+    /// Which pipes it affects.
+    pub affects: &'static str,
+    /// Why this process cannot change it, as far as the file's mode tells.
+    pub refused: Option<String>,
+}
+
+/// The changes of a transaction, checked and not made.
+#[derive(Clone, Debug)]
+pub struct KnobPlan {
+    changes: Vec<KnobChange>,
+    pub(crate) writes: Vec<SettingWrite>,
+}
+
+impl KnobPlan {
+    /// Checks settings (name and value) against what the machine has. A setting that has its value
+    /// already is no change. `threads` are those that get the shares of cache and memory
+    /// bandwidth; `group` names the group that is made for them.
+    ///
+    /// # Errors
+    /// `InvalidInput`: an unknown or repeated name, or a value that is not allowed. `Unavailable`:
+    /// the machine lacks it. `Unsupported`: this library does not change it.
+    pub fn new(tree: &MachineTree, settings: &[(String, String)], threads: &[u32], group: &str) -> Result<KnobPlan> {
+        let known = list(tree);
+        let mut plan = KnobPlan { changes: Vec::new(), writes: Vec::new() };
+        let mut lines = Vec::new();
+        for (at, (name, value)) in settings.iter().enumerate() {
+            if settings[..at].iter().any(|(before, _)| before == name) {
+                return Err(invalid(format!("`{name}` is set twice"), "set it once"));
+            }
+            let knob = find(&known, name)?;
+            plan.add(tree, knob, value, &mut lines)?;
+        }
+        if !lines.is_empty() {
+            if threads.is_empty() {
+                let advice = "name the command that is to have it: dpipe knobs set share.l3=... -- COMMAND";
+                return Err(invalid("a share is for threads, and none were named".into(), advice));
+            }
+            let folder = format!("{}/datapipes-{group}", crate::list::RESCTRL);
+            plan.writes.push(SettingWrite::Group { folder, lines, threads: threads.to_vec() });
+        }
+        Ok(plan)
+    }
+
+    /// The settings that would change.
+    pub fn changes(&self) -> &[KnobChange] {
+        &self.changes
+    }
+
+    fn add(&mut self, tree: &MachineTree, knob: &MachineKnob, value: &str, lines: &mut Vec<String>) -> Result<()> {
+        let name = &knob.name;
+        let new = knob.allowed.check(value).map_err(|allowed| {
+            invalid(format!("{name}={value}: {}", knob.what), &format!("{name} may be: {allowed}"))
+        })?;
+        let old = knob.value.clone().unwrap_or_default();
+        let mut file = String::new();
+        let before = self.writes.len();
+        match &knob.place {
+            Place::Text { file: text, is_gradual } => {
+                if old != new {
+                    let (knob, new) = (name.clone(), new.clone());
+                    self.writes.push(SettingWrite::Text {
+                        knob,
+                        file: text.clone(),
+                        old: old.clone(),
+                        new,
+                        is_gradual: *is_gradual,
+                    });
+                }
+                file.clone_from(text);
+            }
+            Place::Bits { files, at, width, mask, form } => {
+                let bits = form.bits(&new, *mask).unwrap_or_default();
+                for register in files {
+                    let context = || format!("/{register} at {at:#x}");
+                    let raw = tree.register(register, *at, *width);
+                    let raw = raw.map_err(|e| Error::io(OPERATION, e, context()))? & mask;
+                    if raw != bits {
+                        let (knob, file) = (name.clone(), register.clone());
+                        let (at, width, mask) = (*at, *width, *mask);
+                        self.writes.push(SettingWrite::Bits { knob, file, at, width, mask, old: raw, new: bits });
+                    }
+                    file.clone_from(register);
+                }
+            }
+            Place::Shares { resource } => {
+                lines.push(format!("{resource}:{new}"));
+                file = crate::list::RESCTRL.into();
+            }
+            Place::Nowhere => return Err(invalid(format!("{name} has no place"), "see `dpipe knobs`")),
+        }
+        if self.writes.len() > before || matches!(knob.place, Place::Shares { .. }) {
+            let refused = (!tree.is_writable(&file)).then(|| format!("/{file} may not be written; {}", knob.needs));
+            let (lives_at, affects) = (knob.lives_at.clone(), knob.affects);
+            self.changes.push(KnobChange { name: name.clone(), from: old, to: new, lives_at, affects, refused });
+        }
+        Ok(())
+    }
+}
+
+fn invalid(context: String, advice: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, OPERATION, context).with_advice(advice)
+}
+
+/// Returns the knob of that name if it can be set.
+fn find<'a>(known: &'a [MachineKnob], name: &str) -> Result<&'a MachineKnob> {
+    let Some(knob) = known.iter().find(|knob| knob.name == name) else {
+        let start: String = name.chars().take(ALIKE).collect();
+        let alike: Vec<&str> = known.iter().map(|knob| &*knob.name).filter(|other| other.starts_with(&start)).collect();
+        let advice = match alike.is_empty() {
+            true => "`dpipe knobs` lists them".to_owned(),
+            false => format!("there are: {}", alike.join(", ")),
+        };
+        return Err(invalid(format!("no knob is called `{name}`"), &advice));
+    };
+    if let Some(why) = &knob.absent {
+        let context = format!("{name} is absent: {why}");
+        return Err(
+            Error::new(ErrorKind::Unavailable, OPERATION, context).with_advice(format!("it needs {}", knob.needs))
+        );
+    }
+    if let Some(why) = &knob.fixed {
+        let context = format!("{name} is not set by this library: {why}");
+        return Err(Error::new(ErrorKind::Unsupported, OPERATION, context));
+    }
+    Ok(knob)
+}

@@ -1,0 +1,8 @@
+//! Knobs of made trees: what is listed, what is refused, and that a transaction restores whatever
+//! happens.
+#![allow(clippy::unwrap_used)]
+
+mod crashes;
+mod listing;
+mod made_tree;
+mod transactions;
