@@ -193,7 +193,8 @@ From the paper: 230, 759, 781, 20, 50 ns, 8.8 us, 2.1 Gb/s, 16 bytes a descripto
 payload, buffers of 8 KiB and of two frames. From specifications: rates, encodings, sizes of packets and flits.
 Assumed: headers of 54 bytes, reads of 512 bytes, 32 requests under way, acknowledgements after 300 ns, memory of
 8.53 GB/s. Calibrated to figure 10: how often doorbells and interrupts come. On another link all delays stay as
-they were measured; only the time of bytes changes.
+they were measured; only the time of bytes changes. A fast link waits for round trips: descriptors for the answers
+to 32 reads, pushes for room in the device's buffer (--device-buffer).
 ";
 
 fn show_figure(figure: &DmaFigure) -> Result<()> {

@@ -41,7 +41,7 @@ fn answer(choice: String, platform: &DmaPlatform, message_bytes: u64) -> DmaAnsw
         choice,
         receive_control: control(MessageWay::Receive),
         transmit_control: control(MessageWay::Transmit),
-        latency: DataMover::ALL.map(|mover| alone(platform, mover, message_bytes)),
+        latency: DataMover::ALL.map(|mover| alone(platform, mover, MessageWay::Transmit, message_bytes)),
         bulk_bytes_per_s: DataMover::ALL.map(|mover| saturated(platform, mover, MessageWay::Transmit, BULK_BYTES).1),
     }
 }

@@ -151,25 +151,26 @@ impl Wire {
         if let Some(packet) = self.link_layer.pop_front() {
             return Choice::Packet(packet);
         }
-        let mut lacks_credits = false;
+        // The first by rank that may be sent, and the first that lacks credits.
         let mut best: Option<(usize, (u64, u64))> = None;
+        let mut waits: Option<(u64, u64)> = None;
         for (queue, packets) in self.queues.iter().enumerate() {
             let Some((turn, packet)) = packets.front() else { continue };
-            let cost = packet.cost();
+            let (cost, rank) = (packet.cost(), self.rank(queue, *turn));
             if cost.headers > self.credits.headers || cost.data > self.credits.data {
-                lacks_credits = true;
-                continue;
-            }
-            if packet.kind == PacketKind::MemoryRead && !has_tag {
-                continue;
-            }
-            let rank = self.rank(queue, *turn);
-            if best.is_none_or(|(_, least)| rank < least) {
-                best = Some((queue, rank));
+                waits = Some(waits.map_or(rank, |first| first.min(rank)));
+            } else if packet.kind != PacketKind::MemoryRead || has_tag {
+                best = best.filter(|(_, first)| *first < rank).or(Some((queue, rank)));
             }
         }
+        // First come, first served: a smaller packet does not go ahead of one that lacks credits.
+        if self.arbitration == QueueArbitration::Fifo
+            && waits.is_some_and(|first| best.is_none_or(|(_, rank)| first < rank))
+        {
+            return Choice::NoCredits;
+        }
         let Some((_, packet)) = best.and_then(|(queue, _)| self.queues[queue].pop_front()) else {
-            return if lacks_credits { Choice::NoCredits } else { Choice::Nothing };
+            return if waits.is_some() { Choice::NoCredits } else { Choice::Nothing };
         };
         self.last = packet.stream;
         self.credits.headers -= packet.cost().headers;
