@@ -36,6 +36,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod transport;
 mod wire;
 
 pub use closed_form::{

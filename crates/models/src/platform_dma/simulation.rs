@@ -19,12 +19,9 @@ use serde::Serialize;
 use super::link::PacketKind;
 use super::parameters::{DataMover, DmaPlatform, MessageLoad, MessageStream, MessageWay, QueueArbitration};
 use super::traffic::{LinkTraffic, TrafficClass};
-use super::wire::{Choice, Credits, Packet, Purpose, Wire};
+use super::transport::{DOWN, LinkEvent, Transport, UP};
+use super::wire::{Credits, Packet, Purpose};
 use crate::time::{EventQueue, QueueServer, Time};
-
-/// The directions of the link, as places in lists.
-const DOWN: usize = 0;
-const UP: usize = 1;
 
 /// Descriptors that a device holds when it begins to receive; more if a fetch brings more than half
 /// of them. Assumed: enough not to wait for any.
@@ -73,45 +70,23 @@ impl DmaResult {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// A message is there: in memory to be sent, or in the device as it came.
-    Post {
-        stream: usize,
-    },
+    Post { stream: usize },
     /// The integrated engine has a message's data.
-    Read {
-        message: usize,
-    },
-    /// A direction may send its next packet.
-    Sent {
-        direction: usize,
-    },
-    Arrived {
-        direction: usize,
-        packet: Packet,
-    },
+    Read { message: usize },
+    /// Something of the link itself.
+    Link(LinkEvent),
     /// The host has what a request asks for.
-    Answer {
-        request: Packet,
-    },
+    Answer { request: Packet },
     /// A part of a received frame is in memory.
-    Stored {
-        frame: usize,
-        bytes: u64,
-        cost: Credits,
-    },
+    Stored { frame: usize, bytes: u64, cost: Credits },
     /// A message is where it should be.
-    Told {
-        message: usize,
-    },
-    AcknowledgementDue {
-        direction: usize,
-    },
-    CreditsDue {
-        direction: usize,
-    },
-    CreditsArrived {
-        direction: usize,
-        credits: Credits,
-    },
+    Told { message: usize },
+}
+
+impl From<LinkEvent> for Event {
+    fn from(event: LinkEvent) -> Event {
+        Event::Link(event)
+    }
 }
 
 #[derive(Debug)]
@@ -161,23 +136,16 @@ struct Simulation<'a> {
     mover: DataMover,
     shapes: &'a [MessageStream],
     agenda: EventQueue<Event>,
-    wires: [Wire; 2],
-    tags: u32,
+    link: Transport,
     streams: Vec<StreamState>,
     messages: Vec<MessageState>,
     frames: Vec<FrameState>,
     fetches: Vec<FetchState>,
     /// The messages that each doorbell announces.
     groups: Vec<Vec<usize>>,
-    /// For each direction: whether an acknowledgement is due, credits that are to be given back,
-    /// and whether that is due.
-    acknowledges: [bool; 2],
-    owed: [Credits; 2],
-    returns: [bool; 2],
     memory: QueueServer,
     buffered_bytes: u64,
     max_buffered_bytes: u64,
-    waits_for_credits: u64,
 }
 
 /// Moves the messages of all streams. Equal arguments give equal results.
@@ -195,11 +163,9 @@ pub fn simulate(
         DataMover::Descriptors => [QueueArbitration::Fifo, arbitration],
         DataMover::Integrated => [arbitration, QueueArbitration::Fifo],
     };
-    let wire = |direction: usize, buffer| Wire::new(platform.link, rules[direction], priorities.clone(), buffer);
     let ahead = RECEIVE_DESCRIPTORS.max(2 * platform.practice.descriptors_per_fetch);
     let mut simulation = Simulation {
-        wires: [wire(DOWN, platform.device_buffer_bytes), wire(UP, platform.host_buffer_bytes)],
-        tags: platform.link.outstanding_reads.max(1),
+        link: Transport::new(platform, rules, &priorities),
         streams: streams.iter().map(|s| StreamState::new(s, ahead)).collect(),
         platform,
         mover,
@@ -209,13 +175,9 @@ pub fn simulate(
         frames: Vec::new(),
         fetches: Vec::new(),
         groups: Vec::new(),
-        acknowledges: [false; 2],
-        owed: [Credits::default(); 2],
-        returns: [false; 2],
         memory: QueueServer::default(),
         buffered_bytes: 0,
         max_buffered_bytes: 0,
-        waits_for_credits: 0,
     };
     simulation.schedule_loads();
     while let Some(event) = simulation.agenda.next() {
@@ -278,30 +240,18 @@ impl Simulation<'_> {
         match event {
             Event::Post { stream } => self.post(stream),
             Event::Read { message } => self.push_message(message, DOWN),
-            Event::Sent { direction } => {
-                self.wires[direction].is_busy = false;
-                self.pump(direction);
+            Event::Link(event) => {
+                if let Some((direction, packet)) = self.link.act(&mut self.agenda, event) {
+                    self.arrived(direction, packet);
+                }
             }
-            Event::Arrived { direction, packet } => self.arrived(direction, packet),
             Event::Answer { request } => self.answer(request),
             Event::Stored { frame, bytes, cost } => {
                 self.buffered_bytes -= bytes;
-                self.give_back(UP, cost);
+                self.link.give_back(&mut self.agenda, UP, cost);
                 self.part_arrived(frame);
             }
             Event::Told { message } => self.message_done(message),
-            Event::AcknowledgementDue { direction } => {
-                self.acknowledges[direction] = false;
-                self.send_link_layer(direction, Purpose::Notice);
-            }
-            Event::CreditsDue { direction } => {
-                self.returns[direction] = false;
-                self.send_credits(direction);
-            }
-            Event::CreditsArrived { direction, credits } => {
-                self.wires[direction].credits.add(credits);
-                self.pump(direction);
-            }
         }
     }
 
@@ -480,47 +430,17 @@ impl Simulation<'_> {
         stream: usize,
         purpose: Purpose,
     ) {
-        self.wires[direction].push(Packet { kind, class, payload, stream, purpose, frees_tag: false });
-        self.pump(direction);
-    }
-
-    /// Sends the next packet of a direction, if it may.
-    fn pump(&mut self, direction: usize) {
-        if self.wires[direction].is_busy {
-            return;
-        }
-        let packet = match self.wires[direction].choose(self.tags > 0) {
-            Choice::Packet(packet) => packet,
-            Choice::NoCredits => {
-                self.waits_for_credits += 1;
-                // The receiver does not wait to tell of room while the sender stands still.
-                return self.send_credits(direction);
-            }
-            Choice::Nothing => return,
-        };
-        if packet.kind == PacketKind::MemoryRead {
-            self.tags -= 1;
-        }
-        let times = self.wires[direction].send(self.agenda.now(), &packet);
-        self.wires[direction].is_busy = true;
-        self.agenda.schedule_at(times.free, Event::Sent { direction });
-        self.agenda.schedule_at(times.end + self.platform.costs.one_way, Event::Arrived { direction, packet });
+        let packet = Packet { kind, class, payload, stream, purpose, frees_tag: false };
+        self.link.enqueue(&mut self.agenda, direction, packet);
     }
 
     fn arrived(&mut self, direction: usize, packet: Packet) {
-        if packet.kind != PacketKind::LinkLayer {
-            self.acknowledge(direction);
-        }
-        if packet.frees_tag {
-            self.tags += 1;
-            self.pump(UP);
-        }
         // What is received into the integrated engine's buffer leaves it only when it is stored.
         let is_buffered = direction == UP
             && self.mover == DataMover::Integrated
             && matches!(packet.purpose, Purpose::FramePart { .. });
         if !is_buffered {
-            self.give_back(direction, packet.cost());
+            self.link.give_back(&mut self.agenda, direction, packet.cost());
         }
         match packet.purpose {
             Purpose::Doorbell { group } => self.fetch_group(group),
@@ -533,11 +453,8 @@ impl Simulation<'_> {
             Purpose::FetchAnswer { fetch } => self.fetched(fetch),
             Purpose::FramePart { frame } if is_buffered => self.store(frame, &packet),
             Purpose::FramePart { frame } => self.part_arrived(frame),
-            Purpose::Notice => {}
-            Purpose::Credits(credits) => {
-                self.wires[1 - direction].credits.add(credits);
-                self.pump(1 - direction);
-            }
+            // The link keeps credits to itself.
+            Purpose::Notice | Purpose::Credits(_) => {}
         }
     }
 
@@ -553,16 +470,11 @@ impl Simulation<'_> {
         let mut left = bytes;
         for payload in self.platform.link.payloads(bytes) {
             left -= payload;
-            self.wires[DOWN].push(Packet {
-                kind: PacketKind::Completion,
-                class,
-                payload,
-                stream: request.stream,
-                purpose,
-                frees_tag: left == 0,
-            });
+            let frees_tag = left == 0;
+            let (kind, stream) = (PacketKind::Completion, request.stream);
+            let packet = Packet { kind, class, payload, stream, purpose, frees_tag };
+            self.link.enqueue(&mut self.agenda, DOWN, packet);
         }
-        self.pump(DOWN);
     }
 
     fn fetched(&mut self, fetch: usize) {
@@ -638,58 +550,15 @@ impl Simulation<'_> {
         }
     }
 
-    /// Has a received packet acknowledged soon, with those that follow until then.
-    fn acknowledge(&mut self, direction: usize) {
-        let link = &self.platform.link;
-        if let Some(delay) = link.acknowledge_after.filter(|_| link.has_link_layer_packets())
-            && !self.acknowledges[direction]
-        {
-            self.acknowledges[direction] = true;
-            self.agenda.schedule_in(delay, Event::AcknowledgementDue { direction });
-        }
-    }
-
-    /// Frees room in the receiver's buffer of a direction.
-    fn give_back(&mut self, direction: usize, credits: Credits) {
-        if credits.is_none() {
-            return;
-        }
-        let link = &self.platform.link;
-        let Some(delay) = link.acknowledge_after.filter(|_| link.has_link_layer_packets()) else {
-            let event = Event::CreditsArrived { direction, credits };
-            return self.agenda.schedule_in(self.platform.costs.one_way, event);
-        };
-        self.owed[direction].add(credits);
-        if !self.returns[direction] {
-            self.returns[direction] = true;
-            self.agenda.schedule_in(delay, Event::CreditsDue { direction });
-        }
-        // If the sender stands still for lack of credits, this tells it at once.
-        self.pump(direction);
-    }
-
-    /// Tells the sender of a direction of the room that its receiver has again.
-    fn send_credits(&mut self, direction: usize) {
-        let credits = std::mem::take(&mut self.owed[direction]);
-        if !credits.is_none() {
-            self.send_link_layer(direction, Purpose::Credits(credits));
-        }
-    }
-
-    /// Sends a packet of the link layer against a direction.
-    fn send_link_layer(&mut self, direction: usize, purpose: Purpose) {
-        self.enqueue(1 - direction, (PacketKind::LinkLayer, TrafficClass::LinkLayer), 0, 0, purpose);
-    }
-
     fn outcome(&self) -> DmaResult {
         let streams: Vec<StreamResult> =
             self.streams.iter().zip(self.shapes).map(|(state, shape)| state.outcome(shape)).collect();
         DmaResult {
             streams,
-            down: self.wires[DOWN].traffic(),
-            up: self.wires[UP].traffic(),
+            down: self.link.traffic(DOWN),
+            up: self.link.traffic(UP),
             elapsed: self.streams.iter().filter_map(|s| s.ends.last()).copied().max().unwrap_or_default(),
-            waits_for_credits: self.waits_for_credits,
+            waits_for_credits: self.link.waits_for_credits,
             max_buffered_bytes: self.max_buffered_bytes,
         }
     }
