@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Largest read request: a power of 2 from 128 to 4096 bytes
     #[arg(long, default_value = "512", value_name = "SIZE", value_parser = parse_size)]
     max_read: u64,
-    /// What drivers do: text (as the paper says) or write-backs
+    /// What drivers do: text (what the paper names) or write-backs (descriptors, too)
     #[arg(long, default_value = "text", value_name = "NAME")]
     practice: String,
     /// Bytes of a descriptor, up to 4096
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// Messages that one doorbell announces
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=512))]
     messages_per_doorbell: u64,
-    /// Bytes of a small message, up to 1 MiB
+    /// Bytes of a small message, up to 64 KiB
     #[arg(long, default_value = "64", value_name = "SIZE", value_parser = parse_size)]
     message_size: u64,
     /// Bytes of the device's buffer for what is pushed to it
@@ -124,7 +124,7 @@ fn platform(args: &Args) -> Result<DmaPlatform> {
     }
     for (what, bytes, most) in [
         ("a descriptor", args.descriptor_size, 4096),
-        ("a message", args.message_size, 1 << 20),
+        ("a message", args.message_size, 64 << 10),
         ("the device's buffer", args.device_buffer, 1 << 30),
     ] {
         if bytes == 0 || bytes > most {
@@ -387,11 +387,11 @@ fn shares_panel(shares: &[LinkShare]) -> Panel {
 
 fn priorities_panel(rows: &[PriorityRow]) -> Panel {
     Panel {
-        title: "An urgent message beside a bulk transfer".into(),
+        title: "An urgent message beside a bulk transfer (d: descriptors, i: integrated)".into(),
         unit: "us".into(),
         form: Form::Bars,
         is_logarithmic: true,
-        labels: rows.iter().map(|r| format!("{}. {}", &r.mover.name()[..5], r.arbitration.name())).collect(),
+        labels: rows.iter().map(|r| format!("{}: {}", &r.mover.name()[..1], r.arbitration.name())).collect(),
         series: vec![
             series("alone", 0, rows.iter().map(|r| r.alone.as_us())),
             series("mean", 1, rows.iter().map(|r| r.mean.as_us())),

@@ -101,8 +101,8 @@ fn add_read(
 ///
 /// ```text
 /// descriptors  doorbell + fetch + read;  each of the last two is a request, the way there, the
-///              turnaround, the answers one behind the other, and the way back
-/// integrated   doorbell on the die + two reads of memory + the writes one behind the other + the way
+///              turnaround, the answers one after the other, and the way back
+/// integrated   doorbell on the die + two reads of memory + the writes in turn + the way
 /// ```
 /// It holds for a message of one frame without protocol headers whose descriptors and payload are
 /// read by one request each and whose writes fit the device's buffer, on links without flits and

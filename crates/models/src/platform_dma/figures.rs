@@ -28,7 +28,7 @@ pub enum FindingStanding {
 /// One number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DmaFinding {
-    /// What it is.
+    /// The quantity.
     pub what: String,
     /// Its unit.
     pub unit: &'static str,
@@ -36,7 +36,7 @@ pub struct DmaFinding {
     pub published: Option<f64>,
     /// The model's.
     pub ours: f64,
-    /// How they agree.
+    /// The agreement of the two.
     pub standing: FindingStanding,
 }
 
@@ -47,7 +47,7 @@ pub struct DmaFigure {
     pub title: &'static str,
     /// Its numbers.
     pub findings: Vec<DmaFinding>,
-    /// What they show, and what they do not.
+    /// A note on what they show, and what they do not.
     pub note: &'static str,
 }
 

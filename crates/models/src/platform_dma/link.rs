@@ -1,7 +1,7 @@
 //! The link: its rate, and the bytes that each packet has on it.
 //!
 //! ```text
-//! 8b/10b, 128b/130b   framing 4, sequence and LCRC 4 | header 12 or 16 | payload     a packet (TLP)
+//! 8b/10b, 128b/130b   framing 4, sequence and LCRC 4 | header 12 or 16 | payload     packet (TLP)
 //!                     framing 2, content 6                                           DLLP
 //! FLIT mode (6.0)     236 bytes of TLPs | 6 DLLP | 8 CRC | 6 FEC                     256 bytes
 //! CXL.io              2 protocol id | 64 bytes of TLPs and DLLPs | 2                 68 bytes
@@ -72,7 +72,7 @@ impl PcieGeneration {
     }
 }
 
-/// What carries packets.
+/// The form in which packets travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkFraming {
@@ -100,8 +100,8 @@ pub(super) enum PacketKind {
     MemoryRead,
     /// The answer to a request, with data.
     Completion,
-    /// A posted write of 4 bytes to a register or to the interrupt controller: both lie below 4 GiB,
-    /// so the address has 32 bits.
+    /// A posted write of 4 bytes to a register or to the interrupt controller: both lie below 4
+    /// GiB, so the address has 32 bits.
     RegisterWrite,
     /// A packet of the link layer: an acknowledgement, or an update of credits.
     LinkLayer,

@@ -22,9 +22,9 @@
 //! published number is marked as the model's own.
 //!
 //! Not modelled: switches, retries, several lanes' skew, the adapter's network side, memory beyond
-//! one rate, and the ordering of reads behind writes. CXL.io is modelled as its flits carry packets;
-//! CXL.mem and CXL.cache are left out by name: the bytes of their slots are published, but neither
-//! who would write which lines in this design, nor what that takes.
+//! one rate, and the ordering of reads behind writes. CXL.io is modelled as its flits carry
+//! packets; CXL.mem and CXL.cache are left out by name: the bytes of their slots are published, but
+//! neither who would write which lines in this design, nor what that takes.
 
 mod closed_form;
 mod figures;

@@ -3,8 +3,8 @@
 //! ```text
 //! transmit, descriptors   doorbell >  < fetch  descriptors >  < read  data >  < notice
 //! transmit, integrated    (doorbell, descriptors, data: on the die)  data >
-//! receive, descriptors    < data  < notice  doorbell >      (fetched ahead: < fetch  descriptors >)
-//! receive, integrated     < data  (into memory and a notice: on the die)
+//! receive, descriptors    < data  < notice  doorbell >    (fetched ahead: < fetch  descriptors >)
+//! receive, integrated     < data  (into memory, and a notice: on the die)
 //! ```
 //! A notice is a write-back, an interrupt, or none. `>` is from the host to the device.
 //!

@@ -95,8 +95,8 @@ proptest! {
         prop_assert_eq!((packets_of(result.down), packets_of(result.up)), (sum.down, sum.up));
     }
 
-    /// Nothing is lost or sent twice with several queues, few credits and few tags, and each byte of
-    /// the link is payload or overhead.
+    /// Nothing is lost or sent twice with several queues, few credits and few tags, and each byte
+    /// of the link is payload or overhead.
     #[test]
     fn every_message_arrives_and_every_byte_is_accounted_for(
         platform in platforms(), mover in movers(), arbitration in rules(),
@@ -223,8 +223,8 @@ fn the_latencies_of_figures_8_and_9_are_the_paper_s() {
     assert_eq!(DataMover::ALL.map(|mover| alone(&bytes, mover)), [Time::ns(1770), Time::ns(350 + 32)]);
 }
 
-/// By hand, on 8 lanes of generation 6 (64 bytes a nanosecond): a flit takes 4 ns, however little is
-/// in it, and packets of 272 and 60 bytes need two flits of 236.
+/// By hand, on 8 lanes of generation 6 (64 bytes a nanosecond): a flit takes 4 ns, however little
+/// is in it, and packets of 272 and 60 bytes need two flits of 236.
 #[test]
 fn packets_wait_for_the_end_of_their_flit() {
     let link = PcieLink::x8(PcieGeneration::Gen6);
@@ -237,8 +237,8 @@ fn packets_wait_for_the_end_of_their_flit() {
     }
 }
 
-/// By hand, on 8 lanes of generation 1 (half a nanosecond a byte): 88 bytes of data, and behind them
-/// 24 of an interrupt, or 64 bytes into memory of 8.53 GB/s (7.503 ns), 50 ns and 20 ns.
+/// By hand, on 8 lanes of generation 1 (half a nanosecond a byte): 88 bytes of data, and behind
+/// them 24 of an interrupt, or 64 bytes into memory of 8.53 GB/s (7.503 ns), 50 ns and 20 ns.
 #[test]
 fn received_messages_are_told_of() {
     let link = DmaPlatform::measured_link();
@@ -290,7 +290,7 @@ fn every_published_number_is_met_within_its_tolerance() {
 fn write_backs_are_more_control_than_the_paper_saw() {
     let platform = DmaPlatform { practice: DriverPractice::with_write_backs(), ..DmaPlatform::throughput() };
     let shares = link_shares(&platform, &[64]);
-    // Control and all, by hand: 27 fetched, 22 written back, 48 of 64 frames told of; 144 of payload.
+    // Control and all, by hand: 27 fetched, 22 written back, 48 for 64 frames; 144 of payload.
     let told = 48.0 / 64.0;
     assert!((shares[0].control - (49.0 + told) / (193.0 + told)).abs() < 1e-9, "{}", shares[0].control);
     // A doorbell 24, a line 108, a write-back 40, an interrupt for 64; reads of 100 and 108.
@@ -298,8 +298,8 @@ fn write_backs_are_more_control_than_the_paper_saw() {
     assert!((shares[1].control - (172.0 + told) / (380.0 + told)).abs() < 1e-9, "{}", shares[1].control);
 }
 
-/// Priorities in the device's engine leave a small message behind the answers to the bulk transfer's
-/// requests; those of the integrated engine leave it behind one packet.
+/// Priorities in the device's engine leave a small message behind the answers to the bulk
+/// transfer's requests; those of the integrated engine leave it behind one packet.
 #[test]
 fn the_integrated_engine_keeps_priorities() {
     let rows = priorities(&DmaPlatform::throughput(), 64);
