@@ -60,12 +60,61 @@ fn pipette_beside_the_published_tables() {
 }
 
 #[test]
+fn platform_dma_beside_the_published_figures() {
+    let text = good(&["platform-dma"]);
+    for line in [
+        "A MODEL",
+        "Table 1",
+        "Figure 7",
+        "Figure 8",
+        "Figure 9",
+        "Figure 10",
+        "Buffers",
+        "AS CHOSEN: 8 lanes of generation 2",
+        "integrated, priority",
+        "What if: generation",
+        "CXL.io",
+        "Assumed:",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let json = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&good(&[&["platform-dma", "--json"], arguments].concat())).unwrap()
+    };
+    let report = json(&[]);
+    assert_eq!(report, json(&[]));
+    // 1770 and 350 ns, as events; a share of each standing is in the report.
+    let sums: Vec<&Value> = [2, 3].map(|nth| &report["paper"]["figures"][nth]["findings"]).into_iter().collect();
+    assert_eq!((&sums[0][3]["ours"], &sums[1][4]["ours"]), (&1770.0.into(), &350.0.into()));
+    assert_eq!((&sums[0][0]["standing"], &sums[0][3]["standing"]), (&"input".into(), &"exact".into()));
+    let control = |report: &Value| report["shares"][4]["control"].as_f64().unwrap();
+    assert_eq!((&report["shares"][4]["way"], &report["shares"][4]["message_bytes"]), (&"transmit".into(), &64.into()));
+    assert!((control(&report) - 0.43).abs() < 0.01, "{}", control(&report));
+    // Other choices change what they should, and not the paper's figures.
+    let batched = json(&["--messages-per-doorbell", "16"]);
+    assert!(control(&batched) < control(&report) - 0.1);
+    let written = json(&["--practice", "write-backs", "--descriptor-size", "64"]);
+    assert!(control(&written) > control(&report) + 0.02);
+    let fast = json(&["--generation", "6", "--lanes", "16", "--max-payload", "512", "--device-buffer", "128K"]);
+    assert_eq!(fast["platform"]["link"]["generation"], "gen6");
+    let rate = |report: &Value| report["shares"][7]["integrated_bytes_per_second"].as_f64().unwrap();
+    assert!(rate(&fast) > 20.0 * rate(&report), "{} and {}", rate(&fast), rate(&report));
+    let cxl = json(&["--generation", "5", "--cxl"]);
+    assert!(cxl["shares"][0]["up"]["flits"].as_u64().unwrap() > 0);
+    for other in [&batched, &written, &fast, &cxl] {
+        assert_eq!(other["paper"], report["paper"]);
+    }
+}
+
+#[test]
 fn pictures_stand_alone() {
     let folder = folder();
     let (placements, pipette) = (folder.path("placements"), folder.path("pipette"));
+    let platform_dma = folder.path("platform-dma");
+    good(&["platform-dma", "--generation", "4", "--plot", platform_dma.to_str().unwrap()]);
     good(&["placements", "--plot", placements.to_str().unwrap()]);
     good(&["pipette", "--reads", "5000", "--nodes", "2000", "--json", "--plot", pipette.to_str().unwrap()]);
-    for picture in [placements, pipette] {
+    for picture in [placements, pipette, platform_dma] {
         let svg = std::fs::read_to_string(picture).unwrap();
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.len() > 10_000);
         assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("href"));
@@ -80,6 +129,16 @@ fn what_makes_no_sense_is_refused() {
         &["placements", "--devices", "0"],
         &["placements", "--plot", "/nowhere/at/all.svg"],
         &["pipette", "--reads", "0"],
+        &["platform-dma", "--generation", "7"],
+        &["platform-dma", "--lanes", "3"],
+        &["platform-dma", "--cxl"],
+        &["platform-dma", "--cxl", "--generation", "6"],
+        &["platform-dma", "--max-payload", "300"],
+        &["platform-dma", "--max-read", "8K"],
+        &["platform-dma", "--practice", "none"],
+        &["platform-dma", "--descriptor-size", "0"],
+        &["platform-dma", "--message-size", "2M"],
+        &["platform-dma", "--messages-per-doorbell", "0"],
         &["pipette", "--policy", "none"],
         &["nothing"],
     ] {

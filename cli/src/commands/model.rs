@@ -2,6 +2,7 @@
 
 mod pipette;
 mod placements;
+mod platform_dma;
 mod table;
 
 use datapipes::Result;
@@ -32,11 +33,15 @@ enum Model {
     /// Model data channels between devices under three placements of the protocol, beside the
     /// published ranges
     Placements(placements::Args),
+    /// Model messages to and from a device over PCI Express, by descriptors or by an engine beside
+    /// the cores, beside the published figures
+    PlatformDma(platform_dma::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.model {
         Model::Pipette(args) => pipette::run(args),
         Model::Placements(args) => placements::run(args),
+        Model::PlatformDma(args) => platform_dma::run(args),
     }
 }

@@ -4,6 +4,8 @@
 //! - [`time`]: the kernel: a clock that only events advance, and a queue of future events.
 //! - [`placements`]: data channels between devices under three protocol placements (Asmussen and
 //!   Roitzsch, *Towards Disaggregation-Native Data Streaming between Devices*, section 4).
+//! - [`platform_dma`]: messages between memory and a device over PCI Express, by descriptors or by
+//!   an engine beside the cores (Larsen and Lee, *Platform IO DMA Transaction Acceleration*).
 //! - [`pipette`]: SSDs that are read by pages or by bytes, with and without the fine-grained cache
 //!   of this project (Bai et al., *Pipette*, DAC 2022).
 //!
@@ -15,4 +17,5 @@
 
 pub mod pipette;
 pub mod placements;
+pub mod platform_dma;
 pub mod time;

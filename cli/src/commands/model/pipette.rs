@@ -134,7 +134,7 @@ fn digits(value: f64) -> String {
 }
 
 /// A note in lines of up to 110 letters.
-fn wrapped(note: &str) -> String {
+pub(super) fn wrapped(note: &str) -> String {
     let (mut out, mut line) = (String::new(), String::from(" "));
     for word in note.split_whitespace() {
         if line.len() + word.len() > 110 {
