@@ -4,6 +4,8 @@
 //! - [`time`]: the kernel: a clock that only events advance, and a queue of future events.
 //! - [`placements`]: data channels between devices under three protocol placements (Asmussen and
 //!   Roitzsch, *Towards Disaggregation-Native Data Streaming between Devices*, section 4).
+//! - [`io_cache`]: the last-level cache between devices, cores and persistent memory (Vogel et al.,
+//!   *Data Pipes*, CIDR 2023, section 4).
 //! - [`pipette`]: SSDs that are read by pages or by bytes, with and without the fine-grained cache
 //!   of this project (Bai et al., *Pipette*, DAC 2022).
 //!
@@ -13,6 +15,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
+pub mod io_cache;
 pub mod pipette;
 pub mod placements;
 pub mod time;

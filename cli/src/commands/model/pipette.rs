@@ -108,7 +108,7 @@ fn show(shown: &Shown) -> Result<()> {
     table.print(2)
 }
 
-fn mark(standing: Agreement) -> char {
+pub(super) fn mark(standing: Agreement) -> char {
     match standing {
         Agreement::Exact => '=',
         Agreement::Calibrated => '~',
@@ -125,7 +125,7 @@ fn cell(cell: &Cell) -> String {
     }
 }
 
-fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.1}"),
         v if v >= 1.0 => format!("{value:.2}"),
@@ -134,7 +134,7 @@ fn digits(value: f64) -> String {
 }
 
 /// A note in lines of up to 110 letters.
-fn wrapped(note: &str) -> String {
+pub(super) fn wrapped(note: &str) -> String {
     let (mut out, mut line) = (String::new(), String::from(" "));
     for word in note.split_whitespace() {
         if line.len() + word.len() > 110 {
