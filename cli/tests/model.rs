@@ -128,7 +128,10 @@ fn traces_are_replayed_or_refused_with_their_line() {
     let json: Value = serde_json::from_str(&good(&["ddio", "--trace", path, "--io-ways", "0,2", "--json"])).unwrap();
     let points = json["points"].as_array().unwrap();
     assert_eq!((&points[0]["memory_writes"], &points[1]["memory_writes"]), (&65536.into(), &0.into()));
-    assert_eq!((&points[0]["llc"]["core"]["misses"], &points[1]["llc"]["core"]["hits"]), (&65536.into(), &65536.into()));
+    assert_eq!(
+        (&points[0]["llc"]["core"]["misses"], &points[1]["llc"]["core"]["hits"]),
+        (&65536.into(), &65536.into())
+    );
     // Past the cache whole blocks reach the memory.
     let json: Value = serde_json::from_str(&good(&["dca", "--trace", path, "--json", "--llc-size", "1M"])).unwrap();
     assert_eq!(json["points"][0]["amplification"], 1.0);

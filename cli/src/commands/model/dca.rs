@@ -111,15 +111,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         show_trace(&Replay { file, llc, pmem, io_ways: &all, json: args.json })?;
         return Ok(CommandStatus::Good);
     }
-    let setup = DcaSetup {
-        llc,
-        io_ways,
-        depth: args.depth,
-        region_bytes: args.region,
-        pmem,
-        seed: args.cache.seed,
-        ..paper
-    };
+    let setup =
+        DcaSetup { llc, io_ways, depth: args.depth, region_bytes: args.region, pmem, seed: args.cache.seed, ..paper };
     let rates = OffloadRates {
         core_lines: args.core_lines,
         engine_lines: args.engine_lines,

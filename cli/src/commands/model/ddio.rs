@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use datapipes::Result;
 use datapipes_models::io_cache::ddio::{CHUNKS, DdioFigure, DdioPoint, DdioSetup, MAX_DEPTH, figure};
-use datapipes_models::io_cache::report::{ddio_findings, fewer};
+use datapipes_models::io_cache::report::{MIN_MISSES, ddio_findings, fewer};
 use datapipes_models::io_cache::{Finding, PmemShape};
 use serde::Serialize;
 
@@ -127,7 +127,10 @@ fn show(shown: &Shown) -> Result<()> {
         setup.core_bytes_per_s / 1e9,
         setup.load_bytes_per_s / 1e9,
     ))?;
-    print("\nFigures 3b and 4: % of the core's reads that missed, by ways of the device (off: without DDIO)\n")?;
+    print(
+        "\nFigures 3b and 4: % of the core's reads that missed, by ways of the device (off: without DDIO), and the \
+         change where misses are not too few to tell\n",
+    )?;
     let mut table = Table::default();
     let compared = compared(&shown.figure);
     let name = compared.map(|(low, high)| {
@@ -139,7 +142,10 @@ fn show(shown: &Shown) -> Result<()> {
     for row in rows {
         let Some(first) = row.first() else { continue };
         let cells = row.iter().map(|point| percent(point.core_misses));
-        let gain = compared.map(|(low, high)| format!("-{} %", percent(gain(row, low, high))));
+        let gain = compared.map(|(low, high)| match gain(row, low, high) {
+            Some(gain) => format!("{:+.1} %", -100.0 * gain),
+            None => String::new(),
+        });
         table.row([units::memory(first.chunk_bytes)].into_iter().chain(cells).chain(gain));
     }
     table.print(2)?;
@@ -179,8 +185,10 @@ fn compared(figure: &DdioFigure) -> Option<(usize, usize)> {
     (fewest < most).then_some((low, high))
 }
 
-fn gain(row: &[DdioPoint], low: usize, high: usize) -> f64 {
-    fewer(row[low].core_misses, row[high].core_misses)
+/// The part of the misses that more ways save; nothing where there are too few misses to tell.
+fn gain(row: &[DdioPoint], low: usize, high: usize) -> Option<f64> {
+    let (before, after) = (row[low].core_misses, row[high].core_misses);
+    (before >= MIN_MISSES).then(|| fewer(before, after))
 }
 
 fn percent(part: f64) -> String {
@@ -218,7 +226,7 @@ fn picture(shown: &Shown) -> String {
                     name: "the model".into(),
                     color: 0,
                     is_published: false,
-                    values: rows.iter().map(|row| Some(gain(row, low, high).max(0.0) * 100.0)).collect(),
+                    values: rows.iter().map(|row| gain(row, low, high).map(|gain| gain.max(0.0) * 100.0)).collect(),
                 },
                 Series {
                     name: "the paper: up to, below 1 MiB".into(),

@@ -28,6 +28,9 @@ pub(super) struct CacheOptions {
     /// The line that leaves a full set: random or lru
     #[arg(long, default_value = "random", value_name = "NAME")]
     replacement: Replacement,
+    /// Put what the core reads from memory into the last-level cache, too
+    #[arg(long)]
+    inclusive: bool,
     /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
@@ -35,7 +38,7 @@ pub(super) struct CacheOptions {
 
 impl CacheOptions {
     pub(super) fn shape(&self) -> Result<LlcShape> {
-        let paper = LlcShape { replacement: self.replacement, ..LlcShape::paper() };
+        let paper = LlcShape { replacement: self.replacement, is_inclusive: self.inclusive, ..LlcShape::paper() };
         paper.resized(self.llc_size.unwrap_or(paper.size_bytes()), self.ways)
     }
 }
@@ -43,8 +46,9 @@ impl CacheOptions {
 /// A line that says what the cache is.
 pub(super) fn told(llc: &LlcShape) -> String {
     format!(
-        "{} of cache: {} sets of {} ways of {} bytes, replacement {}",
+        "{} of cache{}: {} sets of {} ways of {} bytes, replacement {}",
         units::memory(llc.size_bytes()),
+        if llc.is_inclusive { ", inclusive" } else { "" },
         llc.sets,
         llc.ways,
         llc.line_bytes,
@@ -99,7 +103,16 @@ pub(super) fn show_trace(given: &Replay<'_>) -> Result<()> {
         told(&llc)
     ))?;
     let mut table = Table::default();
-    table.row(["ways", "device", "core", "memory reads", "memory writes", "left dirty", "PMem blocks", "amplification"]);
+    table.row([
+        "ways",
+        "device",
+        "core",
+        "memory reads",
+        "memory writes",
+        "left dirty",
+        "PMem blocks",
+        "amplification",
+    ]);
     let missed = |counts: AgentCounts| format!("{} of {}", counts.misses, counts.accesses());
     for point in &points {
         table.row([

@@ -4,8 +4,9 @@
 //!            hit                          miss
 //!   device   write: in place, any way     write: allocate in the device's ways, memory is not read
 //!            read: served                 read: from memory, nothing is allocated
-//!   core     served, newest               read from memory, allocate in any way
-//!   load     as the core                  as the core
+//!   core     served, newest               write: read from memory, allocate in any way
+//!                                         read: the same if inclusive, else nothing is allocated
+//!   load     as the core                  read from memory, allocate in any way
 //! ```
 //! Without ways for devices (DDIO off) a device's write goes to memory, and a cached copy is
 //! dropped. A dirty line that is replaced is written back.
@@ -195,9 +196,8 @@ impl LastLevelCache {
     pub fn access(&mut self, access: LineAccess) -> LineOutcome {
         self.clock += 1;
         let place = self.way_of(access.line).map(|way| self.first_of_set(access.line) + way);
-        let is_past = access.agent == AccessAgent::Device
-            && access.kind == AccessKind::Write
-            && self.device_ways.is_none();
+        let is_past =
+            access.agent == AccessAgent::Device && access.kind == AccessKind::Write && self.device_ways.is_none();
         let counts = self.counts.of(access.agent);
         match access.kind {
             AccessKind::Read => counts.reads += 1,
@@ -243,7 +243,13 @@ impl LastLevelCache {
         let counts = self.counts.of(access.agent);
         counts.misses += 1;
         counts.memory_reads += u64::from(!is_covered);
-        if is_device && access.kind == AccessKind::Read {
+        let is_kept = match access.agent {
+            AccessAgent::Device => false,
+            AccessAgent::Core => self.shape.is_inclusive,
+            // What the other cores' caches evict.
+            AccessAgent::Load => true,
+        };
+        if access.kind == AccessKind::Read && !is_kept {
             return LineOutcome::default();
         }
         let ways = if is_device { self.device_ways } else { self.all_ways };

@@ -62,9 +62,8 @@ impl DcaSetup {
     /// `InvalidInput`: shapes that their own checks refuse, a depth of 0 or above 1024, chunks
     /// smaller than a block or larger than the region over the depth, a region above 1 TiB.
     pub fn check(&self) -> Result<()> {
-        let wrong = |what: String, advice: String| {
-            Err(Error::new(ErrorKind::InvalidInput, "model", what).with_advice(advice))
-        };
+        let wrong =
+            |what: String, advice: String| Err(Error::new(ErrorKind::InvalidInput, "model", what).with_advice(advice));
         self.llc.check()?;
         self.pmem.check(self.llc.line_bytes)?;
         if self.io_ways > self.llc.ways {
@@ -76,7 +75,7 @@ impl DcaSetup {
         if !(1..=1024).contains(&self.depth) {
             return wrong(format!("a depth of {}", self.depth), "take 1 to 1024 requests".into());
         }
-        if self.chunk_bytes < self.pmem.block_bytes || self.chunk_bytes % self.llc.line_bytes != 0 {
+        if self.chunk_bytes < self.pmem.block_bytes || !self.chunk_bytes.is_multiple_of(self.llc.line_bytes) {
             let advice = format!("take at least a block of {} bytes, in whole lines", self.pmem.block_bytes);
             return wrong(format!("chunks of {} bytes", self.chunk_bytes), advice);
         }
@@ -174,8 +173,9 @@ impl Engine {
     }
 
     fn next_line(&mut self) -> u64 {
-        let (chunk, done) = &mut self.requests[self.turn];
-        self.turn = if self.turn + 1 == self.requests.len() { 0 } else { self.turn + 1 };
+        let turn = self.turn;
+        self.turn = if turn + 1 == self.requests.len() { 0 } else { turn + 1 };
+        let (chunk, done) = &mut self.requests[turn];
         let line = *chunk * self.chunk_lines + *done;
         *done += 1;
         if *done == self.chunk_lines {

@@ -22,7 +22,7 @@ pub struct OffloadRates {
     /// Nanoseconds that a call of memcpy costs beside its bytes. Assumed.
     pub call_ns: f64,
     /// Nanoseconds that a core needs to submit a request to the engine, and to see its end.
-    /// Assumed.
+    /// Assumed, such that the engine is slower for small requests (paper, section 7.2).
     pub submit_ns: f64,
     /// Nanoseconds between a request and its first byte. Assumed.
     pub setup_ns: f64,
@@ -48,7 +48,7 @@ impl OffloadRates {
             line_bytes: 64,
             read_latency_ns: 169.0,
             call_ns: 20.0,
-            submit_ns: 300.0,
+            submit_ns: 500.0,
             setup_ns: 1000.0,
             depth: 8,
             media_read_bytes_per_s: 39.4e9,
@@ -91,7 +91,11 @@ impl OffloadRates {
     /// `media_bytes_per_byte` bytes for each. The latency is taken to be that of reads: assumed.
     pub fn engine_write_bytes_per_s(&self, chunk_bytes: u64, media_bytes_per_byte: f64) -> f64 {
         let engine = self.engine_bytes_per_s(chunk_bytes);
-        if media_bytes_per_byte > 0.0 { engine.min(self.media_write_bytes_per_s / media_bytes_per_byte) } else { engine }
+        if media_bytes_per_byte > 0.0 {
+            engine.min(self.media_write_bytes_per_s / media_bytes_per_byte)
+        } else {
+            engine
+        }
     }
 
     fn engine_bytes_per_s(&self, chunk_bytes: u64) -> f64 {

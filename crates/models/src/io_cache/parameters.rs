@@ -47,6 +47,9 @@ pub struct LlcShape {
     pub line_bytes: u64,
     /// The line that leaves a full set.
     pub replacement: Replacement,
+    /// Whether a line that the core reads from memory is allocated here, too. In a cache that is not
+    /// inclusive it goes to the core's own caches alone.
+    pub is_inclusive: bool,
 }
 
 /// The largest number of ways, because a mask has 32 bits.
@@ -59,10 +62,12 @@ impl LlcShape {
     ///
     /// 26 slices of 1.375 MiB, each of 2048 sets of 11 ways (Intel's figures for the
     /// processor: 35.75 MB, 1.375 MB a slice, 11 ways). Lines have 64 bytes (paper, section 4.3).
-    /// Replacement is random: assumed. Intel does not document it; the paper calls the order of
-    /// evictions "semi-randomly". LRU can be chosen, and what it changes is shown.
+    /// Replacement is random: assumed. Intel does not document it; the paper says that evictions are
+    /// "semi-random". LRU can be chosen, and what it changes is shown. It is not
+    /// inclusive (Intel's change with Skylake-SP): lines come in when a core's cache evicts them, and
+    /// what is read once is assumed not to.
     pub fn paper() -> LlcShape {
-        LlcShape { sets: 26 * 2048, ways: 11, line_bytes: 64, replacement: Replacement::Random }
+        LlcShape { sets: 26 * 2048, ways: 11, line_bytes: 64, replacement: Replacement::Random, is_inclusive: false }
     }
 
     /// Returns the same cache with another size and number of ways. Sets are whole: the size is
@@ -185,9 +190,8 @@ impl PmemShape {
     /// `InvalidInput`: blocks that are no power of two from a line to 64 lines and the interleave;
     /// no modules, or more than 64; no entries, or more than 4096.
     pub fn check(&self, line_bytes: u64) -> Result<()> {
-        let wrong = |what: String, advice: String| {
-            Err(Error::new(ErrorKind::InvalidInput, "model", what).with_advice(advice))
-        };
+        let wrong =
+            |what: String, advice: String| Err(Error::new(ErrorKind::InvalidInput, "model", what).with_advice(advice));
         let largest = line_bytes.saturating_mul(64).min(self.interleave_bytes);
         if !self.block_bytes.is_power_of_two() || !(line_bytes..=largest).contains(&self.block_bytes) {
             let what = format!("blocks of {} bytes beside lines of {line_bytes}", self.block_bytes);

@@ -36,6 +36,8 @@ pub struct Finding {
 const PAPER_WAYS: [u32; 2] = [2, 11];
 /// A difference in misses that counts as one.
 const NOTABLE: f64 = 0.05;
+/// Below this part of misses the ratio of two is noise.
+pub const MIN_MISSES: f64 = 0.02;
 
 /// Returns what the paper says of figures 3 and 4, with the numbers of a setup.
 ///
@@ -64,7 +66,8 @@ pub fn ddio_findings(setup: &DdioSetup) -> Result<Vec<Finding>> {
             let chunk = row[0].chunk_bytes;
             if is_below { chunk < published::BELOW_BYTES } else { chunk > published::BELOW_BYTES }
         });
-        rows.map(|row| fewer(row[1].core_misses, row[2].core_misses)).fold(0.0, f64::max) * 100.0
+        let is_seen = |row: &&Vec<ddio::DdioPoint>| row[1].core_misses >= MIN_MISSES;
+        rows.filter(is_seen).map(|row| fewer(row[1].core_misses, row[2].core_misses)).fold(0.0, f64::max) * 100.0
     };
     Ok(vec![
         finding(
@@ -73,15 +76,15 @@ pub fn ddio_findings(setup: &DdioSetup) -> Result<Vec<Finding>> {
             "%",
             (Some(published::FEWER_MISSES * 100.0), Some(below(true))),
             Agreement::Calibrated,
-            "the load that reaches the cache is chosen for it; without a load, or with LRU, it is another number",
+            "the load that reaches the cache is chosen for it; other loads, LRU, and a cache that is inclusive give others",
         ),
         finding(
             "4.1, figure 4",
-            "the same above 1 MiB, where 32 chunks no longer fit".into(),
+            "the same above 1 MiB".into(),
             "%",
             (None, Some(below(false))),
             Agreement::Unpublished,
-            "the text says below 1 MiB; that the gain ends there follows from 32 buffers in 35.75 MiB",
+            "not fitted: the gain is largest where 32 chunks outgrow 2 ways (6.5 MiB), and small where they outgrow 11",
         ),
         finding(
             "4.1, figure 3b",
@@ -97,7 +100,8 @@ pub fn ddio_findings(setup: &DdioSetup) -> Result<Vec<Finding>> {
             "MiB",
             (Some(setup.llc.size_bytes() as f64 / MIB), largest(&one)),
             Agreement::OutOfReach,
-            "the text does not say how the SSD spreads 32 requests: the two rows are the bounds",
+            "the two rows are bounds, because the text does not say how the SSD spreads requests; served one by one, the ways \
+             would matter above 1 MiB, and not below",
         ),
         finding(
             "4.1, figures 3a, 3c",
@@ -183,7 +187,7 @@ pub fn dca_figure(setup: &DcaSetup, rates: &OffloadRates, chunks: &[u64]) -> Res
 fn amplification(setup: &DcaSetup, io_ways: u32) -> Result<AmplificationByWays> {
     let with = |replacement| {
         let llc = LlcShape { replacement, ..setup.llc };
-        Ok(dca::simulate(&DcaSetup { io_ways, llc, ..*setup })?.amplification)
+        dca::simulate(&DcaSetup { io_ways, llc, ..*setup }).map(|point| point.amplification)
     };
     let lines = (setup.pmem.block_bytes / setup.llc.line_bytes) as u32;
     Ok(AmplificationByWays {
@@ -205,7 +209,7 @@ pub fn dca_findings(figure: &DcaFigure) -> Vec<Finding> {
         standing,
         why,
     };
-    let (setup, rates) = (&figure.setup, &figure.rates);
+    let setup = &figure.setup;
     let times = figure.rows.iter().map(|row| row.rates.times).reduce(f64::max);
     let largest = figure.rows.last().map(|row| row.rates);
     let held = |row: &&OffloadRow| row.reused.media_bytes_per_byte < 0.5;
@@ -255,7 +259,10 @@ pub fn dca_findings(figure: &DcaFigure) -> Vec<Finding> {
             "4.3, figure 5b",
             "engine's writes over its reads",
             "times",
-            (Some(published::WRITE_OVER_READ), largest.map(|p| p.engine_write_dca_bytes_per_s / p.engine_read_bytes_per_s)),
+            (
+                Some(published::WRITE_OVER_READ),
+                largest.map(|p| p.engine_write_dca_bytes_per_s / p.engine_read_bytes_per_s),
+            ),
             Agreement::Calibrated,
             "not fitted itself: it follows from 10 GiB/s, the amplification, and the engine's read rate",
         ),
@@ -277,19 +284,12 @@ pub fn dca_findings(figure: &DcaFigure) -> Vec<Finding> {
              with the calibrated 4 it is 1024; the text has neither the buffers nor the core's write rate",
         ),
         finding(
-            "4.3",
-            "bytes that the media writes a second with DCA",
+            "4.3, figure 5b",
+            "bytes that the engine writes a second with DCA",
             "GiB/s",
-            (
-                Some(published::MEDIA_WRITE_BYTES_PER_S / GIB),
-                largest.map(|p| p.engine_write_dca_bytes_per_s * figure.through.media_bytes_per_byte / GIB),
-            ),
-            if rates.media_write_bytes_per_s == published::MEDIA_WRITE_BYTES_PER_S {
-                Agreement::Exact
-            } else {
-                Agreement::Unpublished
-            },
-            "an input; the engine reaches it, so that the media is what limits it",
+            (None, largest.map(|p| p.engine_write_dca_bytes_per_s / GIB)),
+            Agreement::Unpublished,
+            "the media's 10 GiB/s, an input from the text, over the amplification",
         ),
     ]
 }

@@ -22,6 +22,7 @@ fn accesses() -> impl Strategy<Value = Vec<LineAccess>> {
 struct Listed {
     sets: Vec<Vec<Option<(u64, bool, u64)>>>,
     mask: WayMask,
+    is_inclusive: bool,
     written_back: u64,
     hits: u64,
 }
@@ -46,7 +47,7 @@ impl Listed {
             *used = time;
             return;
         }
-        if is_device && !is_write {
+        if !is_write && (is_device || access.agent == AccessAgent::Core && !self.is_inclusive) {
             return;
         }
         let allowed = set.iter_mut().enumerate().filter(|(way, _)| !is_device || self.mask.has(*way)).map(|(_, w)| w);
@@ -58,12 +59,12 @@ impl Listed {
 
 proptest! {
     #[test]
-    fn the_cache_is_what_a_list_would_be(accesses in accesses(), sets in 1u64..6, ways in 1u32..6, io in 0u32..6) {
-        let shape = LlcShape { sets, ways, line_bytes: 64, replacement: Replacement::Lru };
+    fn the_cache_is_what_a_list_would_be(accesses in accesses(), sets in 1u64..6, ways in 1u32..6, io in 0u32..6, is_inclusive: bool) {
+        let shape = LlcShape { sets, ways, line_bytes: 64, replacement: Replacement::Lru, is_inclusive };
         let mask = WayMask::upper(io.min(ways), ways);
         let mut cache = LastLevelCache::new(shape, mask, 1);
         let mut list =
-            Listed { sets: vec![vec![None; ways as usize]; sets as usize], mask, written_back: 0, hits: 0 };
+            Listed { sets: vec![vec![None; ways as usize]; sets as usize], mask, is_inclusive, written_back: 0, hits: 0 };
         for (time, access) in (1..).zip(&accesses) {
             cache.access(*access);
             list.access(*access, time);
@@ -80,10 +81,11 @@ proptest! {
 
     #[test]
     fn nothing_is_lost_or_counted_twice(
-        accesses in accesses(), sets in 1u64..6, ways in 1u32..6, io in 0u32..6, is_random: bool, seed: u64,
+        accesses in accesses(), sets in 1u64..6, ways in 1u32..6, io in 0u32..6, is_random: bool,
+        is_inclusive: bool, seed: u64,
     ) {
         let replacement = if is_random { Replacement::Random } else { Replacement::Lru };
-        let shape = LlcShape { sets, ways, line_bytes: 64, replacement };
+        let shape = LlcShape { sets, ways, line_bytes: 64, replacement, is_inclusive };
         let mask = WayMask::upper(io.min(ways), ways);
         let mut cache = LastLevelCache::new(shape, mask, seed);
         let (mut device_dirty, mut evicted) = (BTreeMap::new(), 0);
@@ -123,7 +125,7 @@ proptest! {
     #[test]
     fn a_mask_of_all_ways_is_no_mask(accesses in accesses(), sets in 1u64..6, ways in 1u32..6, seed: u64) {
         for replacement in [Replacement::Lru, Replacement::Random] {
-            let shape = LlcShape { sets, ways, line_bytes: 64, replacement };
+            let shape = LlcShape { sets, ways, line_bytes: 64, replacement, is_inclusive: true };
             let mut masked = LastLevelCache::new(shape, WayMask::upper(ways, ways), seed);
             let mut free = LastLevelCache::new(shape, WayMask::NONE, seed);
             for access in accesses.iter().filter(|a| a.agent != AccessAgent::Device || a.kind == AccessKind::Write) {
@@ -351,7 +353,6 @@ fn figure_5_beside_the_paper() {
     close("largest write amplification", 0.0);
     close("write amplification with DCA", 0.02);
     close("engine's writes over its reads", 0.05);
-    close("bytes that the media writes", 0.0001);
     // 2 and 11 ways bracket the published one.
     let random: Vec<f64> = figure.by_ways.iter().filter_map(|row| row.random).collect();
     assert!(random.is_sorted() && random[1] < 3.27 && *random.last().unwrap() > 3.27, "{random:?}");

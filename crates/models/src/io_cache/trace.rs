@@ -129,7 +129,8 @@ struct Wrong {
     advice: &'static str,
 }
 
-const TOO_LONG: Wrong = Wrong { what: String::new(), advice: "cut the trace: it has at most 8388608 accesses and 64 GiB" };
+const TOO_LONG: Wrong =
+    Wrong { what: String::new(), advice: "cut the trace: it has at most 8388608 accesses and 64 GiB" };
 
 impl Wrong {
     fn at(&self, number: u64) -> Error {
