@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use datapipes::Result;
-use datapipes_models::io_cache::dca::DcaSetup;
+use datapipes_models::io_cache::dca::{CHUNKS, DcaSetup};
 use datapipes_models::io_cache::offload::OffloadRates;
 use datapipes_models::io_cache::report::{DcaFigure, OffloadRow, dca_figure, dca_findings};
 use datapipes_models::io_cache::{Finding, PmemShape};
@@ -85,9 +85,6 @@ pub(crate) struct Args {
     plot: Option<PathBuf>,
 }
 
-/// The chunk sizes that are shown.
-const CHUNKS: [u64; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
-
 #[derive(Debug, Serialize)]
 struct Shown {
     figure: DcaFigure,
@@ -123,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     };
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     let figure = dca_figure(&setup, &rates, chunks)?;
-    let shown = Shown { findings: dca_findings(&figure), figure };
+    let shown = Shown { findings: dca_findings(&figure)?, figure };
     if let Some(path) = &args.plot {
         save(path, &picture(&shown))?;
     }

@@ -141,8 +141,8 @@ pub(super) fn ways_name(io_ways: u32) -> String {
 /// Prints what the paper says beside what the model has.
 pub(super) fn show_findings(findings: &[Finding]) -> Result<()> {
     print(
-        "\nWhat the paper says (* the model's number follows, the text has none)\n  = exact   ~ calibrated   \
-         ! out of reach of the text\n\n",
+        "\nWhat the paper says\n  = exact   ~ calibrated   ! out of reach of the text   * not in the text, or other options than the \
+         paper's\n\n",
     )?;
     let mut table = Table::default();
     table.row(["", "ours", "the paper", "section"]);

@@ -32,6 +32,9 @@ pub struct DcaSetup {
     pub seed: u64,
 }
 
+/// The chunk sizes that are shown. Assumed: the text has "requests of increasing size".
+pub const CHUNKS: [u64; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
+
 /// The ways that meet the paper's 3.27. Calibrated.
 pub const CALIBRATED_WAYS: u32 = 4;
 

@@ -69,7 +69,7 @@ pub fn ddio_findings(setup: &DdioSetup) -> Result<Vec<Finding>> {
         let is_seen = |row: &&Vec<ddio::DdioPoint>| row[1].core_misses >= MIN_MISSES;
         rows.filter(is_seen).map(|row| fewer(row[1].core_misses, row[2].core_misses)).fold(0.0, f64::max) * 100.0
     };
-    Ok(vec![
+    let findings = vec![
         finding(
             "4.1, figure 4",
             format!("misses from {} to {} ways, below 1 MiB: fewer by up to", ways[0], ways[1]),
@@ -90,7 +90,7 @@ pub fn ddio_findings(setup: &DdioSetup) -> Result<Vec<Finding>> {
             "4.1, figure 3b",
             "largest chunk for which DDIO saves 5 % of the misses or more".into(),
             "MiB",
-            (Some(setup.llc.size_bytes() as f64 / MIB), largest(&all)),
+            (Some(LlcShape::paper().size_bytes() as f64 / MIB), largest(&all)),
             Agreement::OutOfReach,
             "the paper has \"as long as the chunk fits into L3\"; here all chunks under way have to fit",
         ),
@@ -98,7 +98,7 @@ pub fn ddio_findings(setup: &DdioSetup) -> Result<Vec<Finding>> {
             "4.1, figure 3b",
             "the same if the device serves one request after the other".into(),
             "MiB",
-            (Some(setup.llc.size_bytes() as f64 / MIB), largest(&one)),
+            (Some(LlcShape::paper().size_bytes() as f64 / MIB), largest(&one)),
             Agreement::OutOfReach,
             "the two rows are bounds, because the text does not say how the SSD spreads requests; served one by one, the ways \
              would matter above 1 MiB, and not below",
@@ -111,12 +111,23 @@ pub fn ddio_findings(setup: &DdioSetup) -> Result<Vec<Finding>> {
             Agreement::OutOfReach,
             "the text prints no numbers, and the model has no bandwidth of memory under the load",
         ),
-    ])
+    ];
+    let is_papers = *setup == DdioSetup { seed: setup.seed, ..DdioSetup::paper() };
+    Ok(standing_of(findings, is_papers))
+}
+
+/// Of another setup than the paper's no number is exact or calibrated.
+fn standing_of(mut findings: Vec<Finding>, is_papers: bool) -> Vec<Finding> {
+    for finding in findings.iter_mut().filter(|finding| !is_papers && finding.standing != Agreement::OutOfReach) {
+        finding.standing = Agreement::Unpublished;
+    }
+    findings
 }
 
 const MIB: f64 = (1u64 << 20) as f64;
-/// Larger chunks, for a device that serves one request at a time.
-const CHUNKS_OF_ONE: &[u64] = &[32 << 20, 64 << 20];
+/// The largest chunk that fits into the paper's cache, for a device that serves one request at a
+/// time.
+const CHUNKS_OF_ONE: &[u64] = &[32 << 20];
 
 /// The part of the misses that is saved; 0 if there were none.
 pub fn fewer(before: f64, after: f64) -> f64 {
@@ -199,7 +210,10 @@ fn amplification(setup: &DcaSetup, io_ways: u32) -> Result<AmplificationByWays> 
 }
 
 /// Returns what the paper says of figures 5a and 5b, with the numbers of a figure.
-pub fn dca_findings(figure: &DcaFigure) -> Vec<Finding> {
+///
+/// # Errors
+/// Those of [`offload::figure`].
+pub fn dca_findings(figure: &DcaFigure) -> Result<Vec<Finding>> {
     let finding = |source, what: &str, unit, numbers: (Option<f64>, Option<f64>), standing, why| Finding {
         source,
         what: what.to_owned(),
@@ -210,11 +224,13 @@ pub fn dca_findings(figure: &DcaFigure) -> Vec<Finding> {
         why,
     };
     let setup = &figure.setup;
-    let times = figure.rows.iter().map(|row| row.rates.times).reduce(f64::max);
-    let largest = figure.rows.last().map(|row| row.rates);
+    let media = MediaBytes { dca: figure.through.media_bytes_per_byte, past: figure.past.media_bytes_per_byte };
+    let points = offload::figure(&figure.rates, &dca::CHUNKS, media)?;
+    let times = points.iter().map(|point| point.times).reduce(f64::max);
+    let largest = points.last();
     let held = |row: &&OffloadRow| row.reused.media_bytes_per_byte < 0.5;
     let held = figure.rows.iter().filter(held).map(|row| row.rates.chunk_bytes as f64 / 1024.0).reduce(f64::max);
-    vec![
+    let findings = vec![
         finding(
             "4.2, figure 5a",
             "engine's rate over one core's copies, from PMem to DRAM: up to",
@@ -291,7 +307,9 @@ pub fn dca_findings(figure: &DcaFigure) -> Vec<Finding> {
             Agreement::Unpublished,
             "the media's 10 GiB/s, an input from the text, over the amplification",
         ),
-    ]
+    ];
+    let is_papers = *setup == DcaSetup { seed: setup.seed, ..DcaSetup::paper() };
+    Ok(standing_of(findings, is_papers && figure.rates == OffloadRates::paper()))
 }
 
 const GIB: f64 = (1u64 << 30) as f64;

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use super::dca::{DcaSetup, closed_form_amplification};
 use super::ddio::{CHUNKS, DdioSetup};
 use super::offload::OffloadRates;
-use super::report::{dca_figure, dca_findings, ddio_findings, fewer, replay};
+use super::report::{DcaFigure, dca_figure, dca_findings, ddio_findings, fewer, replay};
 use super::*;
+use crate::pipette::report::Agreement;
 
 fn accesses() -> impl Strategy<Value = Vec<LineAccess>> {
     let agent = prop_oneof![Just(AccessAgent::Device), Just(AccessAgent::Core), Just(AccessAgent::Load)];
@@ -213,15 +214,22 @@ fn a_wrong_trace_is_told_with_its_line() {
 fn a_trace_by_hand() {
     let text = "device write 0x1000 4096\ncore read 4096 4096 # sum\ncore write 4100 8\ndevice read 0x1000 64\n";
     let trace = AccessTrace::read(text.as_bytes()).unwrap();
-    let points = replay(&trace, LlcShape::paper(), PmemShape::paper(), &[0, 2]).unwrap();
-    let [off, on] = points[..] else { panic!("{points:?}") };
-    // Off: 64 lines to memory, read back by the core.
-    assert_eq!((off.memory_writes, off.memory_reads, off.llc.core.misses, off.llc.core.hits), (64, 64, 64, 1));
-    assert_eq!((off.pmem.blocks, off.amplification, off.dirty_lines_left), (16, Some(1.0), 1));
-    // On: nothing reaches memory.
-    assert_eq!((on.memory_writes, on.memory_reads, on.llc.core.misses, on.llc.core.hits), (0, 0, 0, 65));
-    assert_eq!((on.pmem.blocks, on.amplification, on.dirty_lines_left), (0, None, 64));
-    assert_eq!((on.llc.device.hits, on.llc.device.misses), (1, 64));
+    for is_inclusive in [false, true] {
+        let llc = LlcShape { is_inclusive, ..LlcShape::paper() };
+        let points = replay(&trace, llc, PmemShape::paper(), &[0, 2]).unwrap();
+        let [off, on] = points[..] else { panic!("{points:?}") };
+        // Off: 64 lines to memory, read back by the core, and one again if its read did not keep it.
+        let again = u64::from(!is_inclusive);
+        assert_eq!((off.memory_writes, off.memory_reads), (64, 64 + again));
+        assert_eq!((off.llc.core.misses, off.llc.core.hits), (64 + again, 1 - again));
+        assert_eq!((off.pmem.blocks, off.amplification, off.dirty_lines_left), (16, Some(1.0), 1));
+        // On: nothing reaches memory.
+        assert_eq!((on.memory_writes, on.memory_reads, on.llc.core.misses, on.llc.core.hits), (0, 0, 0, 65));
+        assert_eq!((on.pmem.blocks, on.amplification, on.dirty_lines_left), (0, None, 64));
+        for point in [off, on] {
+            assert_eq!(point.llc.device.hits, 1, "the device reads what the core wrote");
+        }
+    }
 }
 
 /// A device's write of a part of a line needs the rest, and a part past the cache keeps the rest.
@@ -342,7 +350,7 @@ fn buffers_that_are_used_again_stay_in_the_cache() {
 #[test]
 fn figure_5_beside_the_paper() {
     let figure = dca_figure(&DcaSetup::paper(), &OffloadRates::paper(), &[512 << 10, 1 << 20, 4 << 20]).unwrap();
-    let findings = dca_findings(&figure);
+    let findings = dca_findings(&figure).unwrap();
     let close = |what: &str, by: f64| {
         let found = findings.iter().find(|f| f.what.starts_with(what)).unwrap();
         let (ours, published) = (found.ours.unwrap(), found.published.unwrap());
@@ -353,6 +361,13 @@ fn figure_5_beside_the_paper() {
     close("largest write amplification", 0.0);
     close("write amplification with DCA", 0.02);
     close("engine's writes over its reads", 0.05);
+    // Of another setup nothing is exact or calibrated.
+    let other = DcaFigure { rates: OffloadRates { core_lines: 12, ..figure.rates }, ..figure.clone() };
+    let standings = |figure: &DcaFigure| {
+        let findings = dca_findings(figure).unwrap();
+        findings.iter().filter(|f| matches!(f.standing, Agreement::Exact | Agreement::Calibrated)).count()
+    };
+    assert_eq!((standings(&figure), standings(&other)), (5, 0));
     // 2 and 11 ways bracket the published one.
     let random: Vec<f64> = figure.by_ways.iter().filter_map(|row| row.random).collect();
     assert!(random.is_sorted() && random[1] < 3.27 && *random.last().unwrap() > 3.27, "{random:?}");
