@@ -239,9 +239,18 @@ fn parts_of_lines() {
     let points = replay(&trace, LlcShape::paper(), PmemShape::paper(), &[0, 2]).unwrap();
     assert_eq!((points[0].llc.write_backs, points[0].memory_writes, points[0].pmem.rewritten), (1, 2, 1));
     assert_eq!((points[1].memory_writes, points[1].llc.device.hits), (0, 1));
-    let part = AccessTrace::read(&b"device write 8 8\n"[..]).unwrap();
-    let on = replay(&part, LlcShape::paper(), PmemShape::paper(), &[2]).unwrap();
-    assert_eq!((on[0].memory_reads, on[0].dirty_lines_left), (1, 1));
+    // The middle, the beginning and the end of a line; all of it; the end of one and the next.
+    for (text, reads, lines) in [
+        ("device write 72 8", 1, 1),
+        ("device write 64 8", 1, 1),
+        ("device write 120 8", 1, 1),
+        ("device write 64 64", 0, 1),
+        ("device write 127 65", 1, 2),
+    ] {
+        let part = AccessTrace::read(text.as_bytes()).unwrap();
+        let on = replay(&part, LlcShape::paper(), PmemShape::paper(), &[2]).unwrap();
+        assert_eq!((on[0].memory_reads, on[0].dirty_lines_left), (reads, lines), "{text}");
+    }
 }
 
 #[test]
@@ -335,6 +344,10 @@ fn the_buffer_combines_what_arrives_near_each_other() {
     };
     assert_eq!((with(8).amplification, with(7).amplification), (Some(1.0), Some(4.0)));
     assert_eq!(with(8).media_bytes_per_byte, 1.0);
+    // A block that is complete leaves at once.
+    let mut media = PmemMedia::new(PmemShape::paper(), 64);
+    (0..5).for_each(|line| media.write(line));
+    assert_eq!((media.counts().blocks, media.counts().partial_blocks, media.buffered_blocks()), (1, 0, 1));
 }
 
 /// Buffers that fit into the engine's ways are written in place, and do not reach the memory.
