@@ -193,9 +193,9 @@ impl Engine {
 /// form.
 ///
 /// A pass over all sets replaces one of `ways` lines of each set at random. A line is replaced in
-/// pass `k` with the probability `p q^(k-1)`, `p = 1 / ways`, `q = 1 - p`. The lines of a block that
-/// are replaced in the same pass are combined, so that a block is written in each pass in which at
-/// least one of its lines is replaced: `sum over k of 1 - (1 - p q^(k-1))^lines`.
+/// pass `k` with the probability `p q^(k-1)`, `p = 1 / ways`, `q = 1 - p`. The lines of a block
+/// that are replaced in the same pass are combined, so that a block is written in each pass in
+/// which at least one of its lines is replaced: `sum over k of 1 - (1 - p q^(k-1))^lines`.
 pub fn closed_form_amplification(ways: u32, lines_of_block: u32) -> f64 {
     let p = 1.0 / f64::from(ways.max(1));
     let (mut part, mut sum) = (p, 0.0);

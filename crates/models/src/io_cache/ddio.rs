@@ -35,9 +35,9 @@ pub struct DdioSetup {
     #[serde(rename = "core_bytes_per_second")]
     pub core_bytes_per_s: f64,
     /// The rate at which the load brings lines into the cache; 0 is no load. Calibrated to the
-    /// paper's 41 %. It is about a tenth of what STREAM moves when it saturates six channels of DRAM:
-    /// the model cannot say whether the processor keeps the rest out of the cache, or replaces it
-    /// first.
+    /// paper's 41 %. It is less than a tenth of what STREAM moves when it saturates six channels of
+    /// DRAM: the model cannot say whether the processor keeps the rest out of the cache, or
+    /// replaces it first.
     #[serde(rename = "load_bytes_per_second")]
     pub load_bytes_per_s: f64,
     /// The seed of random replacement.

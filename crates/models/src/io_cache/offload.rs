@@ -135,9 +135,9 @@ pub struct OffloadPoint {
 /// What the media writes for each byte of the engine, with DCA and past the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MediaBytes {
-    /// With DCA.
+    /// The media's bytes with DCA.
     pub dca: f64,
-    /// Past the cache.
+    /// The media's bytes past the cache.
     pub past: f64,
 }
 

@@ -47,8 +47,8 @@ pub struct LlcShape {
     pub line_bytes: u64,
     /// The line that leaves a full set.
     pub replacement: Replacement,
-    /// Whether a line that the core reads from memory is allocated here, too. In a cache that is not
-    /// inclusive it goes to the core's own caches alone.
+    /// Whether a line that the core reads from memory is allocated here, too. In a cache that is
+    /// not inclusive it goes to the core's own caches alone.
     pub is_inclusive: bool,
 }
 
@@ -60,12 +60,12 @@ pub const MAX_LINES: u64 = 1 << 26;
 impl LlcShape {
     /// Returns the cache of the paper's Xeon Gold 6212U (Cascade Lake): 35.75 MiB.
     ///
-    /// 26 slices of 1.375 MiB, each of 2048 sets of 11 ways (Intel's figures for the
+    /// It has 26 slices of 1.375 MiB, each of 2048 sets of 11 ways (Intel's figures for the
     /// processor: 35.75 MB, 1.375 MB a slice, 11 ways). Lines have 64 bytes (paper, section 4.3).
-    /// Replacement is random: assumed. Intel does not document it; the paper says that evictions are
-    /// "semi-random". LRU can be chosen, and what it changes is shown. It is not
-    /// inclusive (Intel's change with Skylake-SP): lines come in when a core's cache evicts them, and
-    /// what is read once is assumed not to.
+    /// Replacement is random: assumed. Intel does not document it, and the paper says that lines
+    /// leave "semi-randomly". LRU can be chosen, and what it changes is shown. It is not inclusive
+    /// (Intel's change with Skylake-SP): lines come in when a core's cache evicts them, and what is
+    /// read once is assumed not to.
     pub fn paper() -> LlcShape {
         LlcShape { sets: 26 * 2048, ways: 11, line_bytes: 64, replacement: Replacement::Random, is_inclusive: false }
     }

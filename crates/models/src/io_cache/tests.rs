@@ -218,7 +218,8 @@ fn a_trace_by_hand() {
         let llc = LlcShape { is_inclusive, ..LlcShape::paper() };
         let points = replay(&trace, llc, PmemShape::paper(), &[0, 2]).unwrap();
         let [off, on] = points[..] else { panic!("{points:?}") };
-        // Off: 64 lines to memory, read back by the core, and one again if its read did not keep it.
+        // Off: 64 lines to memory, read back by the core, and one again if its read did not keep
+        // it.
         let again = u64::from(!is_inclusive);
         assert_eq!((off.memory_writes, off.memory_reads), (64, 64 + again));
         assert_eq!((off.llc.core.misses, off.llc.core.hits), (64 + again, 1 - again));
