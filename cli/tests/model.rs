@@ -82,7 +82,7 @@ fn ddio_beside_the_published_misses() {
     assert!(rows.iter().all(|row| row[0]["core_misses"] == 1.0));
     // Equal runs, equal figures; another choice, others.
     assert_eq!(report, serde_json::from_str::<Value>(&good(&["ddio", "--json"])).unwrap());
-    let other = ["ddio", "--json", "--load", "0", "--replacement", "lru", "--chunks", "64K,128K", "--io-ways", "2"];
+    let other = ["ddio", "--json", "--load", "0", "--chunks", "64K,128K", "--io-ways", "2"];
     let quiet: Value = serde_json::from_str(&good(&other)).unwrap();
     // 32 times 128 KiB fit into two ways, and nothing else is there.
     assert_eq!(quiet["figure"]["rows"][1][0]["core_misses"], 0.0);
