@@ -59,6 +59,95 @@ fn pipette_beside_the_published_tables() {
     assert_eq!(report["scale"]["reads"], 20000);
 }
 
+/// The numbers of a finding, found by the beginning of its statement.
+fn finding(report: &Value, what: &str) -> (f64, f64, String) {
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings.iter().find(|f| f["what"].as_str().unwrap().starts_with(what)).unwrap();
+    let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
+    (number("ours"), number("published"), found["standing"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn ddio_beside_the_published_misses() {
+    let text = good(&["ddio"]);
+    for line in ["A MODEL", "35.75 MiB", "Figures 3b and 4", "off", "1 MiB", "41.00 %", "out of reach"] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let report: Value = serde_json::from_str(&good(&["ddio", "--json"])).unwrap();
+    let (ours, published, standing) = finding(&report, "misses from 2 to 11 ways");
+    assert!((ours - published).abs() < 2.0 && published == 41.0 && standing == "calibrated", "{ours}");
+    let rows = report["figure"]["rows"].as_array().unwrap();
+    assert!(rows.len() > 10 && rows.iter().all(|row| row.as_array().unwrap().len() == 6));
+    // Without DDIO the core reads everything from memory.
+    assert!(rows.iter().all(|row| row[0]["core_misses"] == 1.0));
+    // Equal runs, equal figures; another choice, others.
+    assert_eq!(report, serde_json::from_str::<Value>(&good(&["ddio", "--json"])).unwrap());
+    let other = ["ddio", "--json", "--load", "0", "--chunks", "64K,128K", "--io-ways", "2"];
+    let quiet: Value = serde_json::from_str(&good(&other)).unwrap();
+    // 32 times 128 KiB fit into two ways, and nothing else is there.
+    assert_eq!(quiet["figure"]["rows"][1][0]["core_misses"], 0.0);
+    let small: Value =
+        serde_json::from_str(&good(&[&other[..], &["--llc-size", "11M", "--ways", "11"]].concat())).unwrap();
+    assert!(small["figure"]["rows"][1][0]["core_misses"].as_f64().unwrap() > 0.1, "{small}");
+}
+
+#[test]
+fn dca_beside_the_published_amplification() {
+    let text = good(&["dca"]);
+    for line in ["A MODEL", "closed form", "Figures 5a and 5b", "3.27 times", "2.57 times", "Inputs: 10 lines"] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let report: Value = serde_json::from_str(&good(&["dca", "--json", "--chunks", "512K"])).unwrap();
+    for (what, by) in [
+        ("write amplification with DCA", 0.05),
+        ("engine's rate over one core's", 0.05),
+        ("cores that copy", 0.0),
+        ("largest write amplification", 0.0),
+        ("engine's writes over its reads", 0.02),
+    ] {
+        let (ours, published, _) = finding(&report, what);
+        assert!((ours - published).abs() <= by, "{what}: {ours}, not {published}");
+    }
+    let past = finding(&report, "write amplification past").0;
+    assert!((1.0..1.01).contains(&past), "{past}");
+    // Blocks as large as lines cannot be amplified.
+    let lines: Value =
+        serde_json::from_str(&good(&["dca", "--json", "--chunks", "512K", "--block-size", "64"])).unwrap();
+    assert_eq!(finding(&lines, "write amplification with DCA").0, 1.0);
+}
+
+#[test]
+fn traces_are_replayed_or_refused_with_their_line() {
+    let folder = folder();
+    let file = folder.path("trace");
+    let path = file.to_str().unwrap();
+    // 4 MiB from a device, read by a core.
+    std::fs::write(&file, "# a trace\ndevice write 0x1000 4194304\ncore read 4096 4194304\n").unwrap();
+    let told = good(&["ddio", "--trace", path, "--io-ways", "0,2"]);
+    assert!(told.contains("65536 of 65536") && told.contains("0 of 65536"), "{told}");
+    let json: Value = serde_json::from_str(&good(&["ddio", "--trace", path, "--io-ways", "0,2", "--json"])).unwrap();
+    let points = json["points"].as_array().unwrap();
+    assert_eq!((&points[0]["memory_writes"], &points[1]["memory_writes"]), (&65536.into(), &0.into()));
+    assert_eq!(
+        (&points[0]["llc"]["core"]["misses"], &points[1]["llc"]["core"]["hits"]),
+        (&65536.into(), &65536.into())
+    );
+    // Past the cache whole blocks reach the memory.
+    let json: Value = serde_json::from_str(&good(&["dca", "--trace", path, "--json", "--llc-size", "1M"])).unwrap();
+    assert_eq!(json["points"][0]["amplification"], 1.0);
+    assert_eq!(json["points"][0]["pmem"]["blocks"], 16384);
+    assert!(json["points"][1]["amplification"].as_f64().unwrap() > 1.5, "{json}");
+
+    for (text, told) in [("device write 0 64\ncore peek 0 64\n", "line 2: `peek`"), ("", "without accesses")] {
+        std::fs::write(&file, text).unwrap();
+        let output = dpipe(&["dca", "--trace", path]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(told) && error.contains("write `device|core") && error.contains(path), "{error}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
 #[test]
 fn platform_dma_beside_the_published_figures() {
     let text = good(&["platform-dma"]);
@@ -112,6 +201,14 @@ fn pictures_stand_alone() {
     let (placements, pipette) = (folder.path("placements"), folder.path("pipette"));
     let platform_dma = folder.path("platform-dma");
     good(&["platform-dma", "--generation", "4", "--plot", platform_dma.to_str().unwrap()]);
+    let (ddio, dca) = (folder.path("ddio"), folder.path("dca"));
+    good(&["ddio", "--plot", ddio.to_str().unwrap()]);
+    good(&["dca", "--chunks", "64K,1M", "--json", "--plot", dca.to_str().unwrap()]);
+    for picture in [&ddio, &dca] {
+        let svg = std::fs::read_to_string(picture).unwrap();
+        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("paper"));
+        assert!(!svg.contains("NaN") && !svg.contains(">inf") && !svg.contains("href"));
+    }
     good(&["placements", "--plot", placements.to_str().unwrap()]);
     good(&["pipette", "--reads", "5000", "--nodes", "2000", "--json", "--plot", pipette.to_str().unwrap()]);
     for picture in [placements, pipette, platform_dma] {
@@ -140,6 +237,21 @@ fn what_makes_no_sense_is_refused() {
         &["platform-dma", "--message-size", "2M"],
         &["platform-dma", "--messages-per-doorbell", "0"],
         &["pipette", "--policy", "none"],
+        &["ddio", "--io-ways", "12"],
+        &["ddio", "--ways", "0"],
+        &["ddio", "--llc-size", "100"],
+        &["ddio", "--chunks", "63"],
+        &["ddio", "--load", "1"],
+        &["ddio", "--replacement", "fifo"],
+        &["ddio", "--trace", "/nowhere/at/all"],
+        &["ddio", "--trace", "/nowhere/at/all", "--chunks", "4K"],
+        &["dca", "--io-ways", "12"],
+        &["dca", "--block-size", "100"],
+        &["dca", "--entries", "0"],
+        &["dca", "--region", "1M"],
+        &["dca", "--chunks", "4K,100"],
+        &["dca", "--latency", "0"],
+        &["dca", "--trace", "/nowhere/at/all", "--depth", "4"],
         &["nothing"],
     ] {
         let output = dpipe(wrong);

@@ -1,5 +1,8 @@
 //! `dpipe model`: hardware that is not here, in virtual time, beside what its papers published.
 
+mod dca;
+mod ddio;
+mod llc_options;
 mod pipette;
 mod placements;
 mod platform_dma;
@@ -28,6 +31,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Model {
+    /// Model a DMA engine that writes to persistent memory through the cache, beside the published
+    /// write amplification
+    Dca(dca::Args),
+    /// Model a device that writes into some ways of the cache beside a load, beside the published
+    /// misses
+    Ddio(ddio::Args),
     /// Model reads of a few bytes from SSDs, by pages or by bytes, beside the published tables
     Pipette(pipette::Args),
     /// Model data channels between devices under three placements of the protocol, beside the
@@ -40,6 +49,8 @@ enum Model {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.model {
+        Model::Dca(args) => dca::run(args),
+        Model::Ddio(args) => ddio::run(args),
         Model::Pipette(args) => pipette::run(args),
         Model::Placements(args) => placements::run(args),
         Model::PlatformDma(args) => platform_dma::run(args),

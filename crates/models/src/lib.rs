@@ -6,6 +6,8 @@
 //!   Roitzsch, *Towards Disaggregation-Native Data Streaming between Devices*, section 4).
 //! - [`platform_dma`]: messages between memory and a device over PCI Express, by descriptors or by
 //!   an engine beside the cores (Larsen and Lee, *Platform IO DMA Transaction Acceleration*).
+//! - [`io_cache`]: the last-level cache between devices, cores and persistent memory (Vogel et al.,
+//!   *Data Pipes*, CIDR 2023, section 4).
 //! - [`pipette`]: SSDs that are read by pages or by bytes, with and without the fine-grained cache
 //!   of this project (Bai et al., *Pipette*, DAC 2022).
 //!
@@ -15,6 +17,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
+pub mod io_cache;
 pub mod pipette;
 pub mod placements;
 pub mod platform_dma;

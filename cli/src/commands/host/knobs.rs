@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::arguments::ending::Ending;
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::system::signals::{self, WaitsFor};
+use crate::system::standard_streams;
 
 const ENDING: Ending = Ending {
     notes: "\
@@ -301,7 +302,7 @@ fn restore(tree: &MachineTree) -> Result<CommandStatus> {
 
 fn guard(tree: &MachineTree, id: &str) -> Result<CommandStatus> {
     signals::outlive();
-    if let Some(done) = restore_when_closed(tree, id, std::io::stdin().lock())? {
+    if let Some(done) = restore_when_closed(tree, id, standard_streams::input()?)? {
         let all = done.restored.len();
         note(&format!("dpipe knobs: the program that set knobs died: {all} restored\n"));
         done.left.iter().for_each(|left| note(&format!("dpipe knobs: {left}\n")));

@@ -108,7 +108,7 @@ fn show(shown: &Shown) -> Result<()> {
     table.print(2)
 }
 
-fn mark(standing: Agreement) -> char {
+pub(super) fn mark(standing: Agreement) -> char {
     match standing {
         Agreement::Exact => '=',
         Agreement::Calibrated => '~',
@@ -125,7 +125,7 @@ fn cell(cell: &Cell) -> String {
     }
 }
 
-fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.1}"),
         v if v >= 1.0 => format!("{value:.2}"),

@@ -30,8 +30,8 @@ const MAX_BITS: u32 = 22;
 const TURNS: usize = 7;
 /// The bytes copied in one turn, approximately.
 const TURN_BYTES: usize = 8 << 20;
-/// The other way is used if it takes less than this share of the time. Where it is better at all, it
-/// is so by much more; figures of a busy machine differ by more than a tenth.
+/// The other way is used if it takes less than this share of the time. Where it is better at all,
+/// it is so by much more; figures of a busy machine differ by more than a tenth.
 const GAIN: f64 = 0.8;
 /// A turn on a busy machine is given up after this time. Then nothing is changed.
 const TURN_LIMIT: Duration = Duration::from_secs(1);

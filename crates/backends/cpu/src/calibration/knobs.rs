@@ -31,8 +31,8 @@ impl Calibration {
     /// `off`. `nt_kernel` and `kernel_64` .. `kernel_1G` (lengths from that power of two to the
     /// next) take a kernel's name. `prefetch_distance_bytes` takes a size up to 16 KiB, where 0
     /// means no prefetching. `handoff_nt_threshold_bytes` takes a size or `off`: from that length
-    /// on, bytes for another process are stored past the caches. `handoff_rep_movsb_min_bytes` takes
-    /// the same: from that length on, bytes of another process are copied by `rep movsb`.
+    /// on, bytes for another process are stored past the caches. `handoff_rep_movsb_min_bytes`
+    /// takes the same: from that length on, bytes of another process are copied by `rep movsb`.
     ///
     /// ```
     /// use datapipes_core::topology::Topology;
