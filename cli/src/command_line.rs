@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::arguments::ending::Ending;
 use crate::commands::data::{check, copy, explain, generate};
 use crate::commands::durable::{checkpoint, log};
-use crate::commands::host::{calibrate, knobs, machine};
+use crate::commands::host::{calibrate, counters, knobs, machine};
 use crate::commands::shell::{completions, man};
 use crate::commands::{demo, fine, model, sort, stream};
 use crate::outcome::{CommandStatus, exit_code, print, print_error};
@@ -70,6 +70,8 @@ enum Command {
     Calibrate(calibrate::Args),
     /// Show the machine's settings that decide how bytes move, and set some while a command runs
     Knobs(knobs::Args),
+    /// Count what the processor, the memory and the disks do while a command runs
+    Counters(counters::Args),
     /// Stream from a network source through transforms to a file, by isolated processes, under each
     /// placement of the protocol
     Stream(stream::Args),
@@ -120,6 +122,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         Command::Machine(args) => exit_code("machine", machine::run(&args)),
         Command::Calibrate(args) => exit_code("calibrate", calibrate::run(&args)),
         Command::Knobs(args) => exit_code("knobs", knobs::run(&args)),
+        Command::Counters(args) => exit_code("counters", counters::run(&args)),
         Command::Stream(args) => exit_code("stream", stream::run(&args)),
         Command::Model(args) => exit_code("model", model::run(&args)),
         Command::Completions(args) => exit_code("completions", completions::run(&args, definition())),

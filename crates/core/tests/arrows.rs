@@ -123,8 +123,8 @@ enum Role {
     Data,
     /// Hardware in virtual time, under generated loads; the products' own decisions run in it.
     Models,
-    /// Values as drawings; it knows nothing of pipes.
-    Picture,
+    /// What knows nothing of pipes: drawings, counters.
+    Alone,
     /// The machine's settings.
     Knobs,
     /// The command line and the tasks, which may depend on all crates.
@@ -143,7 +143,7 @@ fn role(package: &str) -> Role {
         "datapipes-c" => Role::Binding,
         "datapipes-data" => Role::Data,
         "datapipes-models" => Role::Models,
-        "datapipes-picture" => Role::Picture,
+        "datapipes-picture" | "datapipes-counters" => Role::Alone,
         "datapipes-knobs" => Role::Knobs,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
         other => panic!("give `{other}` its role in crates/core/tests/arrows.rs"),
@@ -152,7 +152,7 @@ fn role(package: &str) -> Role {
 
 fn may(from: Role, to: Role) -> bool {
     match from {
-        Role::Core | Role::Picture => false,
+        Role::Core | Role::Alone => false,
         Role::Backend | Role::Product | Role::Testkit | Role::Data | Role::Knobs => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
         Role::Facade => matches!(to, Role::Bundle | Role::Core | Role::Product | Role::Service),

@@ -1,0 +1,157 @@
+//! Counters of this machine, as far as it has them, and of made trees.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use datapipes_counters::{CounterReading, CounterScope, CounterSet, difference, prometheus};
+use datapipes_testkit::TempFolder;
+
+fn of<'a>(all: &'a [CounterReading], name: &str) -> &'a CounterReading {
+    all.iter().find(|reading| reading.name == name).unwrap()
+}
+
+fn put(root: &Path, name: &str, text: &str) {
+    let path = root.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn every_counter_has_a_value_or_a_reason() {
+    let counters = CounterSet::open();
+    for reading in counters.read() {
+        assert!(reading.value.is_some() != reading.absent.is_some(), "{reading:?}");
+        assert!(!reading.source.is_empty() && !reading.what.is_empty());
+    }
+}
+
+#[test]
+fn what_a_thread_and_its_threads_do_is_counted() {
+    const PAGES: usize = 4096;
+    let counters = CounterSet::open();
+    let before = counters.read();
+    if let Some(why) = &of(&before, "page_faults").absent {
+        return println!("SKIPPED: what_a_thread_and_its_threads_do_is_counted: {why}");
+    }
+    let touch = || {
+        let mut pages = vec![0u8; PAGES * 4096];
+        pages.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        // Each call of it is one of the kernel.
+        (0..1000).for_each(|_| _ = std::hint::black_box(rustix::process::getppid()));
+        std::hint::black_box(pages);
+    };
+    std::thread::spawn(touch).join().unwrap();
+    let counted = difference(&before, &counters.read());
+    // Pages may be huge ones, and memory used again.
+    assert!(of(&counted, "page_faults").value.unwrap() > 0);
+    assert!(of(&counted, "cpu_time").value.unwrap() > 0);
+    if let Some(calls) = of(&counted, "system_calls").value {
+        assert!((1000..100_000).contains(&calls), "{calls}");
+    }
+    let nothing = difference(&before, &before);
+    assert!(nothing.iter().filter(|reading| !reading.is_gauge).all(|reading| reading.value.unwrap_or(0) == 0));
+}
+
+#[test]
+fn files_of_a_made_tree_are_summed() {
+    let folder = TempFolder::new().unwrap();
+    let root = folder.at();
+    for (cache, bytes) in [("00", 100), ("01", 20)] {
+        put(root, &format!("sys/fs/resctrl/mon_data/mon_L3_{cache}/llc_occupancy"), &format!("{bytes}\n"));
+        put(root, &format!("sys/fs/resctrl/mon_data/mon_L3_{cache}/mbm_total_bytes"), &format!("{bytes}000\n"));
+    }
+    put(root, "sys/devices/system/node/node0/numastat", "numa_hit 9\nnuma_miss 3\nother_node 5\n");
+    put(root, "sys/devices/system/node/node12/numastat", "numa_hit 9\nnuma_miss 4\nother_node 6\n");
+    put(root, "sys/devices/system/node/possible", "0-12");
+    put(root, "sys/block/sda/stat", "1 0 10 0 2 0 40 0 0 0 0");
+    // What it passes on is counted below it.
+    put(root, "sys/block/dm-0/stat", "1 0 10 0 2 0 40 0 0 0 0");
+    put(root, "sys/block/dm-0/slaves/sda/x", "");
+    let counters = CounterSet::open_under(root);
+    put(root, "sys/block/sda/stat", "1 0 30 0 2 0 41 0 0 0 0");
+    put(root, "sys/devices/system/node/node0/numastat", "numa_hit 9\nnuma_miss 13\nother_node 5\n");
+    put(root, "sys/fs/resctrl/mon_data/mon_L3_01/mbm_total_bytes", "21000\n");
+    let all = counters.read();
+    let value = |name: &str| of(&all, name).value;
+    assert_eq!(value("llc_occupancy"), Some(120), "of this moment");
+    assert_eq!(value("memory_bandwidth"), Some(1000), "since it was opened");
+    assert_eq!((value("disk_read"), value("disk_written")), (Some(20 * 512), Some(512)));
+    assert_eq!((value("numa_misses"), value("numa_remote")), (Some(10), Some(0)));
+    assert!(of(&all, "memory_bandwidth_local").absent.as_ref().unwrap().contains("mbm_local_bytes"));
+    assert_eq!(of(&all, "disk_read").scope, CounterScope::Machine);
+    // A value that is lost meanwhile is no zero.
+    put(root, "sys/fs/resctrl/mon_data/mon_L3_01/llc_occupancy", "Unavailable");
+    assert!(of(&counters.read(), "llc_occupancy").absent.is_some());
+}
+
+#[test]
+fn what_is_absent_is_named_with_its_reason() {
+    let folder = TempFolder::new().unwrap();
+    let counters = CounterSet::open_under(folder.at());
+    let all = counters.read();
+    for (name, reason) in [
+        ("llc_occupancy", "no resctrl"),
+        ("numa_misses", "no node"),
+        ("disk_read", "no block device"),
+        ("memory_read", "no uncore_imc"),
+        ("pcie_bytes", "no uncore_iio"),
+        ("system_calls", "tracefs"),
+    ] {
+        let reading = of(&all, name);
+        assert!(reading.value.is_none() && reading.absent.as_ref().unwrap().contains(reason), "{reading:?}");
+    }
+    let text = prometheus(&all);
+    assert!(text.contains("# datapipes_disk_read_bytes_total is absent: no block device"), "{text}");
+    assert!(!text.contains("datapipes_disk_read_bytes_total{"));
+    // Units without named events.
+    put(folder.at(), "sys/bus/event_source/devices/uncore_iio_0/type", "40");
+    put(folder.at(), "sys/bus/event_source/devices/uncore_imc_0/type", "41");
+    let all = CounterSet::open_under(folder.at()).read();
+    assert!(of(&all, "pcie_bytes").absent.as_ref().unwrap().contains("1 units"));
+    assert!(of(&all, "memory_read").absent.as_ref().unwrap().contains("names no such event"));
+}
+
+#[test]
+fn an_event_of_a_memory_controller_is_asked_of_the_kernel() {
+    let folder = TempFolder::new().unwrap();
+    let device = "sys/bus/event_source/devices/uncore_imc_0";
+    for (file, text) in [
+        // No kernel has as many kinds.
+        ("type", "4294967295"),
+        ("cpumask", "0"),
+        ("format/event", "config:0-7"),
+        ("format/umask", "config:8-15"),
+        ("events/cas_count_read", "event=0x04,umask=0x03"),
+        ("events/cas_count_read.scale", "6.103515625e-5"),
+        ("events/cas_count_read.unit", "MiB"),
+    ] {
+        put(folder.at(), &format!("{device}/{file}"), text);
+    }
+    let all = CounterSet::open_under(folder.at()).read();
+    let reading = of(&all, "memory_read");
+    assert!(reading.source.ends_with("uncore_imc_0/events/cas_count_read"), "{reading:?}");
+    assert!(
+        reading.absent.as_ref().unwrap().contains("not count it")
+            || reading.absent.as_ref().unwrap().contains("permitted")
+    );
+}
+
+#[test]
+fn prometheus_text_has_a_kind_for_each_value() {
+    let reading = CounterReading {
+        name: "llc_occupancy",
+        what: "Bytes",
+        unit: "bytes",
+        scope: CounterScope::Machine,
+        is_gauge: true,
+        value: Some(7),
+        absent: None,
+        source: "a file".into(),
+        counted_part: None,
+    };
+    assert_eq!(
+        prometheus(&[reading]),
+        "# HELP datapipes_llc_occupancy_bytes Bytes\n# TYPE datapipes_llc_occupancy_bytes gauge\n\
+         datapipes_llc_occupancy_bytes{scope=\"machine\"} 7\n"
+    );
+}
