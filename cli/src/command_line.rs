@@ -10,7 +10,7 @@ use crate::commands::data::{check, copy, explain, generate};
 use crate::commands::durable::{checkpoint, log};
 use crate::commands::host::{calibrate, counters, knobs, machine};
 use crate::commands::shell::{completions, man};
-use crate::commands::{demo, fine, model, sort, stream};
+use crate::commands::{demo, experiment, fine, model, sort, stream};
 use crate::outcome::{CommandStatus, exit_code, print, print_error};
 
 const ENDING: Ending = Ending {
@@ -77,6 +77,8 @@ enum Command {
     Stream(stream::Args),
     /// Show models of hardware in virtual time, beside what the papers published
     Model(model::Args),
+    /// Repeat experiments of the papers on this machine, as far as it can
+    Experiment(experiment::Args),
     /// Print a script that completes the command line in a shell
     Completions(completions::Args),
     /// Write a man page for each command into a folder
@@ -125,6 +127,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         Command::Counters(args) => exit_code("counters", counters::run(&args)),
         Command::Stream(args) => exit_code("stream", stream::run(&args)),
         Command::Model(args) => exit_code("model", model::run(&args)),
+        Command::Experiment(args) => exit_code("experiment", experiment::run(&args)),
         Command::Completions(args) => exit_code("completions", completions::run(&args, definition())),
         Command::Man(args) => exit_code("man", man::run(&args, definition())),
     }

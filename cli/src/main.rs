@@ -13,6 +13,7 @@ mod outcome;
 mod picture;
 mod progress;
 mod system;
+mod table;
 
 use std::process::ExitCode;
 

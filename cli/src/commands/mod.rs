@@ -3,6 +3,7 @@
 pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod durable;
+pub(crate) mod experiment;
 pub(crate) mod fine;
 pub(crate) mod host;
 pub(crate) mod model;

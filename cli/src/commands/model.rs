@@ -6,7 +6,6 @@ mod llc_options;
 mod pipette;
 mod placements;
 mod platform_dma;
-mod table;
 
 use datapipes::Result;
 

@@ -55,6 +55,34 @@ fn every_way(pipe: &RuntimePipe, target: &Dram, expected: &[u8]) {
     check("all, awaited");
 }
 
+/// A call for each would cost more than the bytes.
+#[test]
+fn transfers_that_are_started_together_are_submitted_together() {
+    const COUNT: u64 = 32;
+    let machine = datapipes::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let bytes = pattern(COUNT * 4096, 5);
+    let (ssd, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+    let ring = ConnectOptions::default().constraints(Constraints::default().only(vec!["uring-cached".into()]));
+    let pipe = match runtime.connect_with(&ssd, &target, &ring) {
+        Ok(pipe) => pipe,
+        Err(error) => return println!("SKIPPED: transfers_that_are_started_together_are_submitted_together: {error}"),
+    };
+    let calls = || pipe.report().hops.iter().map(|hop| hop.counters.system_calls).sum::<u64>();
+    let spans = || (0..COUNT).map(|i| Span { source: i * 4096, target: i * 4096, len: 4096 });
+    let starts: [&dyn Fn() -> datapipes::runtime::Handles; 2] =
+        [&|| pipe.transfer_all(spans()).unwrap(), &|| runtime.transfer_all(spans().map(|span| (&pipe, span))).unwrap()];
+    for start in starts {
+        target.lease_mut().unwrap().fill(0);
+        let before = calls();
+        start().wait().unwrap();
+        let taken = calls() - before;
+        assert!(target.lease().unwrap()[..] == bytes[..]);
+        // One to submit, and a few to wait for what was not there at once.
+        assert!(taken < COUNT / 2, "{taken} calls for {COUNT} transfers");
+    }
+}
+
 #[test]
 fn every_way_to_hear_of_a_transfer_over_every_kind_of_route() {
     let machine = datapipes::discover();

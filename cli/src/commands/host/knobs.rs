@@ -204,13 +204,7 @@ fn set(args: &SetArgs) -> Result<CommandStatus> {
         return tell(args, plan.changes(), None, "would be set");
     }
     signals::catch(WaitsFor::Places);
-    let program = std::env::current_exe().map_err(|e| Error::io("start the guard", e, "the path of this program"))?;
-    let guard = |id: &str| {
-        let mut command = Command::new(&program);
-        // A group of its own: Ctrl-C is for the others.
-        command.args(["knobs", "guard", id, "--root"]).arg(&args.root).process_group(0);
-        command
-    };
+    let guard = guard_of(&tree)?;
     let silent: &mut dyn FnMut(TransactionStep) = &mut |_| {};
     let transaction = KnobTransaction::begin(&tree, &args.settings, &threads, Some(&guard), silent)?;
     let changes = transaction.changes().to_vec();
@@ -242,6 +236,18 @@ fn set(args: &SetArgs) -> Result<CommandStatus> {
         }
         _ => Ok(CommandStatus::Good),
     }
+}
+
+/// Makes the command of a process that restores the settings under a root where this one dies.
+pub(crate) fn guard_of(tree: &MachineTree) -> Result<impl Fn(&str) -> Command + use<>> {
+    let program = std::env::current_exe().map_err(|e| Error::io("start the guard", e, "the path of this program"))?;
+    let root = tree.root().to_owned();
+    Ok(move |id: &str| {
+        let mut command = Command::new(&program);
+        // A group of its own: Ctrl-C is for the others.
+        command.args(["knobs", "guard", id, "--root"]).arg(&root).process_group(0);
+        command
+    })
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -9,10 +9,10 @@ use datapipes_models::io_cache::{Finding, PmemShape};
 use serde::Serialize;
 
 use super::llc_options::{CacheOptions, Replay, checked_ways, show_findings, show_trace, told, ways_name};
-use super::table::{Table, save};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::table::{Table, save};
 use datapipes_picture::chart::{Form, Panel, Series, svg};
 
 const ENDING: Ending = Ending {

@@ -12,9 +12,9 @@ use datapipes_models::pipette::report::Agreement;
 use serde::Serialize;
 
 use super::pipette::{digits, mark, wrapped};
-use super::table::Table;
 use crate::arguments::units::{self, parse_size};
 use crate::outcome::{print, print_json};
+use crate::table::Table;
 
 /// The cache.
 #[derive(Debug, clap::Args)]

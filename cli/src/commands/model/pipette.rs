@@ -10,9 +10,9 @@ use datapipes_models::pipette::figures::report;
 use datapipes_models::pipette::report::{Agreement, Cell, Grid, ModelReport};
 use serde::Serialize;
 
-use super::table::{Table, save};
 use crate::arguments::ending::Ending;
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::table::{Table, save};
 use datapipes_picture::chart::{Form, Panel, Series, svg};
 
 const ENDING: Ending = Ending {

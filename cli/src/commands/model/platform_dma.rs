@@ -12,10 +12,10 @@ use datapipes_models::platform_dma::{
 use serde::Serialize;
 
 use super::pipette::wrapped;
-use super::table::{Table, save};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::table::{Table, save};
 use datapipes_picture::chart::{Form, Panel, Series, svg};
 
 const ENDING: Ending = Ending {

@@ -154,8 +154,7 @@ impl Runtime {
     /// # Errors
     /// The first error of starting; what was started before it is carried out.
     pub fn transfer_all<'a>(&self, transfers: impl IntoIterator<Item = (&'a RuntimePipe, Span)>) -> Result<Handles> {
-        let handles = transfers.into_iter().map(|(pipe, span)| pipe.transfer(span)).collect::<Result<Vec<_>>>()?;
-        Ok(Handles::new(handles))
+        pipe::start_all(transfers.into_iter())
     }
 
     /// Whether this is the process that started it.

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use super::coordinator::event_source::{EventSource, Interest};
 use super::handle::{self, Handle, Handles};
 use super::options::ConnectOptions;
-use super::resource::shared_resource::SharedResource;
+use super::resource::shared_resource::{AT_ONCE, SharedResource};
 use super::schedule::{PriorityClass, ServiceLevel};
 use super::state::RuntimeState;
 use super::transfer::in_flight::{
@@ -116,12 +116,39 @@ impl RuntimePipe {
         self.state.pipe.check(span).and_then(started).map_err(|error| RefusedTransfer { span, error })
     }
 
-    /// Starts transfers, and gives one handle for all.
+    /// Starts transfers, and gives one handle for all. They are taken from the iterator some dozens
+    /// at a time, and those go to the device together: one call of the kernel starts them all.
     ///
     /// # Errors
     /// The first error of starting; what was started before it is carried out.
     pub fn transfer_all(&self, spans: impl IntoIterator<Item = Span>) -> Result<Handles> {
-        Ok(Handles::new(spans.into_iter().map(|span| self.transfer(span)).collect::<Result<Vec<_>>>()?))
+        start_all(spans.into_iter().map(|span| (self, span)))
+    }
+
+    /// Starts transfers, those for a device by one call.
+    fn start_together(&self, spans: &[Span], handles: &mut Vec<Handle>) -> Result<()> {
+        let mut prepared = Vec::with_capacity(spans.len());
+        let started = spans.iter().try_for_each(|span| {
+            let span = self.state.pipe.check(*span)?;
+            if self.runs_inline(span) {
+                handles.push(self.transfer_inline(span)?);
+                return Ok(());
+            }
+            let transfer = match self.prepare(span, false, None) {
+                // No room, or bytes that an earlier one holds: it is started first, for it may end.
+                Err(error) if error.kind() == ErrorKind::Busy => {
+                    self.resource.enqueue(&std::mem::take(&mut prepared));
+                    self.prepare(span, true, None)?
+                }
+                other => other?,
+            };
+            handles.push(Handle::transfer(transfer.clone()));
+            prepared.push(transfer);
+            Ok(())
+        });
+        let _hold = guard::defer_calls();
+        self.resource.enqueue(&prepared);
+        started
     }
 
     /// Whether it runs on the caller. Beside others that are held back, only what is in a hurry
@@ -183,8 +210,22 @@ impl RuntimePipe {
         wait: bool,
         notifier: Option<Arc<CompletionNotifier>>,
     ) -> Result<Handle> {
-        self.runtime.check_open()?;
         // What setting out may complete on this thread is told when all is out.
+        let _hold = guard::defer_calls();
+        let transfer = self.prepare(span, wait, notifier)?;
+        self.resource.enqueue(std::slice::from_ref(&transfer));
+        Ok(Handle::transfer(transfer))
+    }
+
+    /// Makes a transfer with a slot and its leases, which the resource does not know yet.
+    fn prepare(
+        &self,
+        span: CheckedSpan,
+        wait: bool,
+        notifier: Option<Arc<CompletionNotifier>>,
+    ) -> Result<Arc<InFlightTransfer>> {
+        self.runtime.check_open()?;
+        // A look at the device may complete others.
         let _hold = guard::defer_calls();
         let pipe = &self.state;
         let start = pipe.acquire_slot(wait)?;
@@ -197,9 +238,7 @@ impl RuntimePipe {
                 return Err(e);
             }
         };
-        let transfer = InFlightTransfer::new(pipe.clone(), start, span, leases, notifier);
-        self.resource.enqueue(&transfer);
-        Ok(Handle::transfer(transfer))
+        Ok(InFlightTransfer::new(pipe.clone(), start, span, leases, notifier))
     }
 
     /// Leases for the whole of a transfer, where its parts can work under them.
@@ -329,4 +368,39 @@ impl fmt::Debug for RuntimePipe {
 fn is_memory_copy(pipe: &Pipe) -> bool {
     let (source, target) = pipe.ends();
     matches!(pipe.execution(), Execution::Inline(_)) && source.memory().is_some() && target.memory().is_some()
+}
+
+/// Starts transfers, those of a pipe that follow each other together.
+pub(super) fn start_all<'a>(transfers: impl Iterator<Item = (&'a RuntimePipe, Span)>) -> Result<Handles> {
+    let (mut gathered, mut handles) = (Gathered(Vec::new()), Vec::new());
+    // The iterator is the caller's: nothing is held while it runs.
+    for transfer in transfers {
+        gathered.0.push(transfer);
+        if gathered.0.len() == AT_ONCE {
+            gathered.start(&mut handles)?;
+        }
+    }
+    gathered.start(&mut handles)?;
+    Ok(Handles::new(handles))
+}
+
+/// Transfers that an iterator gave, and that are not started yet.
+struct Gathered<'a>(Vec<(&'a RuntimePipe, Span)>);
+
+impl Gathered<'_> {
+    fn start(&mut self, handles: &mut Vec<Handle>) -> Result<()> {
+        let transfers = std::mem::take(&mut self.0);
+        transfers.chunk_by(|(one, _), (next, _)| std::ptr::eq(*one, *next)).try_for_each(|of_pipe| {
+            let spans: Vec<Span> = of_pipe.iter().map(|(_, span)| *span).collect();
+            of_pipe.first().map_or(Ok(()), |(pipe, _)| pipe.start_together(&spans, handles))
+        })
+    }
+}
+
+impl Drop for Gathered<'_> {
+    /// The iterator panicked: what it gave before is carried out.
+    fn drop(&mut self) {
+        // Nobody is there to hear of an error.
+        let _ = self.start(&mut Vec::new());
+    }
 }

@@ -24,8 +24,9 @@ use crate::runtime::transfer::in_flight::{InFlightTransfer, PartScheduler};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// Parts that one look at the scheduler takes, so that the lock is not held long.
-const AT_ONCE: usize = 64;
+/// Parts that one look at the scheduler takes, so that the lock is not held long; transfers that
+/// are started together.
+pub(crate) const AT_ONCE: usize = 64;
 
 pub(crate) struct SharedResource {
     name: String,
@@ -89,18 +90,23 @@ impl SharedResource {
         self.workers.as_deref()
     }
 
-    /// Queues a transfer and starts what may go.
-    pub(crate) fn enqueue(&self, transfer: &Arc<InFlightTransfer>) {
-        let pipe = &transfer.pipe;
+    /// Queues transfers and starts what may go.
+    pub(crate) fn enqueue(&self, transfers: &[Arc<InFlightTransfer>]) {
+        if transfers.is_empty() {
+            return;
+        }
         let mut state = self.lock();
-        let len = transfer.span.len + pipe.misalignment(transfer.span);
-        state.waiting.insert(transfer.request, transfer.clone());
-        state.scheduler.push(pipe.flow, transfer.request, len, self.coordinator.now());
+        for transfer in transfers {
+            let pipe = &transfer.pipe;
+            let len = transfer.span.len + pipe.misalignment(transfer.span);
+            state.waiting.insert(transfer.request, transfer.clone());
+            state.scheduler.push(pipe.flow, transfer.request, len, self.coordinator.now());
+        }
         self.backlog.store(true, Ordering::Relaxed);
         match &self.workers {
             Some(workers) => {
                 drop(state);
-                workers.request_worker();
+                transfers.iter().for_each(|_| workers.request_worker());
             }
             None => self.dispatch_locked(state),
         }

@@ -1,4 +1,4 @@
-//! What the models print and draw.
+//! Tables for a terminal, and pictures in files.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use datapipes::Result;
 use crate::outcome::print;
 
 /// Writes a picture, and says so on the standard error, for the output may be JSON.
-pub(super) fn save(path: &Path, picture: &str) -> Result<()> {
+pub(crate) fn save(path: &Path, picture: &str) -> Result<()> {
     crate::system::files::write_text(path, picture)?;
     crate::outcome::note(&format!("drawn in {}\n", path.display()));
     Ok(())
@@ -16,20 +16,20 @@ pub(super) fn save(path: &Path, picture: &str) -> Result<()> {
 /// A table for a terminal: the first column to the left, the others to the right, as wide as what
 /// is in them.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(super) fn row<I: IntoIterator<Item = S>, S: Into<String>>(&mut self, cells: I) {
+    pub(crate) fn row<I: IntoIterator<Item = S>, S: Into<String>>(&mut self, cells: I) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    pub(super) fn print(&self, indent: usize) -> Result<()> {
+    pub(crate) fn print(&self, indent: usize) -> Result<()> {
         print(&self.text(indent))
     }
 
-    pub(super) fn text(&self, indent: usize) -> String {
+    pub(crate) fn text(&self, indent: usize) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let wide = |column: usize| self.rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max();
         let widths: Vec<usize> = (0..columns).map(|c| wide(c).unwrap_or(0)).collect();

@@ -1,0 +1,332 @@
+//! Figures 3 and 4 of *Data Pipes*: reads from storage at a queue depth, each summed when it
+//! arrives, beside a load that takes the memory's bandwidth.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use datapipes::backend::Constraints;
+use datapipes::{Dram, Error, ErrorKind, FileAccess, Machine, Result, Span, Ssd};
+use datapipes_counters::{CounterSet, difference};
+use datapipes_knobs::{KnobTransaction, MachineKnob, MachineTree, list};
+
+use super::figure::{Curve, Figure, Latencies, Point, absence, pin};
+use super::load::MemoryLoad;
+use crate::arguments::ending::Ending;
+use crate::arguments::units::parse_size;
+use crate::commands::host::knobs::guard_of;
+use crate::system::signals::{self, WaitsFor};
+
+const ENDING: Ending = Ending {
+    notes: "\
+A file is written and read past the page cache, with as many chunks under way as the depth. Each
+word is checked by its sum. The knobs ddio.* are set where this machine has them and permits it, and
+are restored at the end.",
+    zero: "measured",
+    one: None,
+    examples: &[
+        "dpipe experiment fig3 --size 8M --ms 5 --chunks 4K,64K --plot fig3.svg",
+        "dpipe experiment fig4 --size 8M --ms 5 --chunks 64K --json",
+    ],
+};
+
+/// Reads from storage at a queue depth, and sums what arrives.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
+pub(crate) struct Args {
+    /// The folder on the storage that is read
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// The length of the file that is written there
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Sizes of chunks
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    chunks: Vec<u64>,
+    /// Requests under way
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+    /// The time of each point, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    ms: u64,
+    /// Print JSON: experiment, paper, processor, kernel, setup, curves (name, primitive, points),
+    /// left_out
+    #[arg(long)]
+    json: bool,
+    /// Draw the curves as SVG
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// What differs from curve to curve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Varied {
+    /// Whether there is a load, and whether devices write into the cache (figure 3).
+    Load,
+    /// The ways that devices write to (figure 4).
+    Ways,
+}
+
+/// What the paper's curves begin and end with.
+const CHUNKS: [u64; 9] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
+/// The most memory for chunks.
+const MAX_BUFFERS: u64 = 4 << 30;
+/// What direct requests are multiples of.
+const BLOCK: u64 = 4096;
+const LINE: u64 = 64;
+/// The bytes that are written at once.
+const WRITTEN_AT_ONCE: usize = 1 << 20;
+
+pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
+    let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
+    for chunk in chunks {
+        if chunk % BLOCK != 0
+            || *chunk == 0
+            || *chunk > args.size
+            || chunk.saturating_mul(args.depth.into()) > MAX_BUFFERS
+        {
+            let why = format!("chunks of {chunk} bytes at depth {} of a file of {} bytes", args.depth, args.size);
+            let advice = "give multiples of 4K, up to the file's length, and 4G for all that are under way";
+            return Err(Error::new(ErrorKind::InvalidInput, "experiment", why).with_advice(advice));
+        }
+    }
+    signals::catch(WaitsFor::Places);
+    let machine = datapipes::discover();
+    let setup = Setup::new(&machine, args, chunks)?;
+    let (experiment, paper) = match varied {
+        Varied::Load => ("fig3", "Figure 3 of Data Pipes (CIDR 2023)"),
+        Varied::Ways => ("fig4", "Figure 4 of Data Pipes (CIDR 2023)"),
+    };
+    let words = format!(
+        "depth {}, a file of {} in {}, load on {} cores beside it",
+        args.depth,
+        crate::arguments::units::memory(args.size),
+        args.dir.display(),
+        setup.load_cores.len()
+    );
+    let mut figure = Figure::new(machine.topology(), experiment, paper, words);
+    if setup.load_cores.is_empty() {
+        figure.leave_out("a load beside the reader", "this machine has one core");
+    }
+    let knobs = list(&MachineTree::live());
+    match varied {
+        Varied::Load => {
+            setup.measure(&mut figure, "alone", false)?;
+            if !setup.load_cores.is_empty() {
+                setup.measure(&mut figure, "with load", true)?;
+            }
+            let ports: Vec<_> = knobs.iter().filter(|knob| knob.name.starts_with("ddio.port")).collect();
+            for value in ["off", "on"] {
+                setup.under(&mut figure, &ports, value, &format!("with load, DDIO {value}"))?;
+            }
+        }
+        Varied::Ways => {
+            setup.measure(&mut figure, "ways as set", !setup.load_cores.is_empty())?;
+            let ways: Vec<_> = knobs.iter().filter(|knob| knob.name == "ddio.ways").collect();
+            for count in [2, 4, 6, 8, 11] {
+                // The ways of devices are the highest ones (Farshin et al., ATC 2020).
+                let mask = ((1u64 << count) - 1) << (WAYS - count);
+                setup.under(&mut figure, &ways, &format!("{mask:#x}"), &format!("{count} ways"))?;
+            }
+        }
+    }
+    if let Some(why) = absence(&CounterSet::open().read(), "llc_misses") {
+        figure.leave_out("misses of the last-level cache (figures 3b and 4)", why);
+    }
+    figure.show(args.json, args.plot.as_deref())
+}
+
+/// The ways of the register: those of the paper's processor.
+const WAYS: u32 = 11;
+
+struct Setup<'a> {
+    machine: &'a Machine,
+    file: Ssd,
+    file_bytes: u64,
+    chunks: &'a [u64],
+    depth: u64,
+    span: Duration,
+    load_cores: Vec<usize>,
+}
+
+impl<'a> Setup<'a> {
+    fn new(machine: &'a Machine, args: &Args, chunks: &'a [u64]) -> Result<Setup<'a>> {
+        let file = Ssd::unlinked_in(&args.dir)?;
+        let file_bytes = args.size / BLOCK * BLOCK;
+        fill(machine, &file, file_bytes)?;
+        let mut cores: Vec<usize> = machine.topology().usable_cores().map(|core| core.index).collect();
+        if !cores.is_empty() {
+            // The first one is the reader's, as in the paper: one core moves and sums.
+            pin(cores.remove(0))?;
+        }
+        Ok(Setup {
+            machine,
+            file: file.with_access(FileAccess::Direct)?,
+            file_bytes,
+            chunks,
+            depth: args.depth.into(),
+            span: Duration::from_millis(args.ms),
+            load_cores: cores,
+        })
+    }
+
+    /// Measures a curve under a setting of knobs, or leaves it out with the reason.
+    fn under(&self, figure: &mut Figure, knobs: &[&MachineKnob], value: &str, name: &str) -> Result<()> {
+        let missing = match knobs.iter().find(|knob| knob.value.is_none()) {
+            _ if knobs.is_empty() => Some("this machine has no such knob".to_owned()),
+            Some(knob) => Some(format!("{}: {}", knob.name, knob.absent.as_deref().unwrap_or("absent"))),
+            None => None,
+        };
+        if let Some(why) = missing {
+            figure.leave_out(name, why);
+            return Ok(());
+        }
+        let tree = MachineTree::live();
+        let settings: Vec<_> = knobs.iter().map(|knob| (knob.name.clone(), value.to_owned())).collect();
+        let guard = guard_of(&tree)?;
+        match KnobTransaction::begin(&tree, &settings, &[], Some(&guard), &mut |_| {}) {
+            Err(why) => {
+                figure.leave_out(name, why.to_string());
+                Ok(())
+            }
+            Ok(transaction) => {
+                let measured = self.measure(figure, name, !self.load_cores.is_empty());
+                transaction.restore(&mut |_| {})?;
+                measured
+            }
+        }
+    }
+
+    fn measure(&self, figure: &mut Figure, name: &str, with_load: bool) -> Result<()> {
+        let mut curve = Curve { name: name.into(), primitive: String::new(), points: Vec::new() };
+        for chunk in self.chunks {
+            signals::check("experiment")?;
+            let point = self.point(*chunk, with_load, &mut curve.primitive)?;
+            curve.points.push(point);
+        }
+        figure.curves.push(curve);
+        Ok(())
+    }
+
+    fn point(&self, chunk: u64, with_load: bool, primitive: &mut String) -> Result<Point> {
+        let len = usize::try_from(chunk * self.depth).map_err(|e| refused(chunk).with_source(e))?;
+        let buffers = Dram::allocate(len)?;
+        // Nothing of the load is counted: it is started before.
+        let load = with_load.then(|| MemoryLoad::start(self.machine.topology(), &self.load_cores)).transpose()?;
+        let counters = CounterSet::open();
+        let demands = Constraints::default()
+            .bypass_page_cache(true)
+            .typical_len(chunk)
+            .queue_depth(u32::try_from(self.depth).ok());
+        let pipe = self.machine.connect_with(&self.file, &buffers, &demands)?;
+        *primitive = pipe.route().primitives().join(", ");
+        let chunks_of_file = self.file_bytes / chunk;
+        let mut batch = pipe.batch();
+        let mut started = vec![Instant::now(); self.depth as usize];
+        let mut at = vec![0u64; self.depth as usize];
+        let mut next = 0u64;
+        let mut latencies = Latencies::default();
+        let (before, cpu, load_before) = (counters.read(), thread_cpu(), load.as_ref().map(MemoryLoad::bytes));
+        let since = Instant::now();
+        let mut submit =
+            |batch: &mut datapipes::pipe::Batch<'_>, buffer: u64, started: &mut [Instant], at: &mut [u64]| {
+                let source = next % chunks_of_file * chunk;
+                next += 1;
+                (started[buffer as usize], at[buffer as usize]) = (Instant::now(), source);
+                batch.submit([(buffer, Span { source, target: buffer * chunk, len: chunk })]);
+            };
+        for buffer in 0..self.depth {
+            submit(&mut batch, buffer, &mut started, &mut at);
+        }
+        let mut done = 0u64;
+        while let Some(finished) = batch.next()? {
+            finished.result?;
+            let buffer = finished.tag;
+            // The place is that of a buffer that has `chunk` bytes.
+            let place = (buffer * chunk) as usize;
+            let sum = sum(&buffers.range(place, chunk as usize)?.lease()?);
+            latencies.add(started[buffer as usize]);
+            if sum != sum_of(at[buffer as usize], chunk) {
+                let where_ =
+                    format!("the bytes at {} of the file are not those that were written", at[buffer as usize]);
+                return Err(Error::new(ErrorKind::Corrupt, "experiment", where_));
+            }
+            done += 1;
+            if since.elapsed() < self.span && !signals::arrived() {
+                submit(&mut batch, buffer, &mut started, &mut at);
+            }
+        }
+        drop(batch);
+        let seconds = since.elapsed().as_secs_f64();
+        let cpu = thread_cpu() - cpu;
+        let counted = difference(&before, &counters.read());
+        let misses = counted.iter().find(|reading| reading.name == "llc_misses").and_then(|reading| reading.value);
+        let bytes = done * chunk;
+        Ok(Point {
+            chunk_bytes: chunk,
+            chunks: done,
+            gb_s: bytes as f64 / 1e9 / seconds,
+            p50_us: latencies.below(0.5),
+            p99_us: latencies.below(0.99),
+            cpu_share: cpu / seconds,
+            load_gb_s: load
+                .as_ref()
+                .zip(load_before)
+                .map(|(load, before)| (load.bytes() - before) as f64 / 1e9 / seconds),
+            llc_misses_per_line: misses.map(|misses| misses as f64 / (bytes / LINE).max(1) as f64),
+        })
+    }
+}
+
+fn refused(chunk: u64) -> Error {
+    Error::new(ErrorKind::InvalidInput, "experiment", format!("chunks of {chunk} bytes"))
+}
+
+/// Processor time of the calling thread, in seconds: the load's threads are not in it.
+fn thread_cpu() -> f64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
+}
+
+/// Writes a file in which each word is its number.
+fn fill(machine: &Machine, file: &Ssd, len: u64) -> Result<()> {
+    let buffer = Dram::allocate(WRITTEN_AT_ONCE)?;
+    let pipe = machine.connect(&buffer, file)?;
+    let mut at = 0;
+    while at < len {
+        signals::check("experiment")?;
+        let part = (len - at).min(WRITTEN_AT_ONCE as u64);
+        let mut bytes = buffer.lease_mut()?;
+        for (word, number) in bytes.chunks_exact_mut(8).zip(at / 8..) {
+            word.copy_from_slice(&number.to_le_bytes());
+        }
+        drop(bytes);
+        pipe.transfer(Span { source: 0, target: at, len: part })?;
+        at += part;
+    }
+    file.sync()
+}
+
+/// The sum of all words.
+fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.as_chunks::<8>().0;
+    words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)))
+}
+
+/// The sum of the words of a part of the file, which [`fill`] wrote.
+fn sum_of(at: u64, len: u64) -> u64 {
+    let (first, count) = (u128::from(at / 8), u128::from(len / 8));
+    (count * first + count * count.saturating_sub(1) / 2) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_numbers_in_a_row() {
+        for (at, len) in [(0, 8), (0, 4096), (4096, 4096), (1 << 40, 1 << 20), (8, 0)] {
+            let slow = (at / 8..(at + len) / 8).fold(0u64, u64::wrapping_add);
+            assert_eq!(sum_of(at, len), slow, "{at} {len}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Figures 5a and 5b of *Data Pipes*: copies between persistent memory and DRAM, by a core or by an
+//! engine, into the caches or past them.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use datapipes::backend::Constraints;
+use datapipes::memory::MemoryRange;
+use datapipes::{Dram, Error, ErrorKind, Locator, Machine, Result, Span, Uri};
+
+use super::figure::{Curve, Figure, Latencies, Point};
+use crate::any_locator::{AnyLocator, Memory};
+use crate::arguments::ending::Ending;
+use crate::arguments::units::{self, parse_size};
+use crate::system::child::own_cpu_seconds;
+use crate::system::signals::{self, WaitsFor};
+
+const ENDING: Ending = Ending {
+    notes: "\
+Each primitive that can move the bytes gives a curve, and so does an engine where there is one.
+Without --pmem, DRAM stands in for persistent memory, and the output says so. The copies are
+compared with their source.",
+    zero: "measured",
+    one: None,
+    examples: &[
+        "dpipe experiment fig5a --size 4M --ms 5 --chunks 4K,64K",
+        "dpipe experiment fig5a --pmem 'pmem:data.bin?emulated' --size 1M --ms 5 --chunks 64K --json",
+        "dpipe experiment fig5b --pmem pmem:/dev/dax0.0 --overwrite  # needs persistent memory",
+    ],
+};
+
+/// Copies between persistent memory and DRAM, by a core or by an engine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ENDING.text())]
+pub(crate) struct Args {
+    /// The persistent memory: pmem:PATH, on a DAX file system or a DAX device
+    #[arg(long, value_name = "PLACE")]
+    pmem: Option<Uri>,
+    /// Let fig5b overwrite the first --size bytes of --pmem
+    #[arg(long, requires = "pmem")]
+    overwrite: bool,
+    /// The bytes of each end that are used
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    size: u64,
+    /// Sizes of chunks
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    chunks: Vec<u64>,
+    /// Requests under way
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+    /// The time of each point, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    ms: u64,
+    /// Print JSON: experiment, paper, processor, kernel, setup, curves (name, primitive, points),
+    /// left_out
+    #[arg(long)]
+    json: bool,
+    /// Draw the curves as SVG
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    FromPersistent,
+    ToPersistent,
+}
+
+const CHUNKS: [u64; 9] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
+const MAX_SIZE: u64 = 16 << 30;
+const ENGINE: &str = "an engine";
+
+pub(crate) fn run(args: &Args, direction: Direction) -> Result<()> {
+    let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
+    let too_long = chunks.iter().find(|chunk| **chunk == 0 || chunk.saturating_mul(args.depth.into()) > args.size);
+    if too_long.is_some() || args.size > MAX_SIZE {
+        let why = format!("chunks of {too_long:?} bytes at depth {} in {} bytes", args.depth, args.size);
+        let advice = "all chunks under way must fit into --size, which is at most 16G";
+        return Err(Error::new(ErrorKind::InvalidInput, "experiment", why).with_advice(advice));
+    }
+    if direction == Direction::ToPersistent && args.pmem.is_some() && !args.overwrite {
+        let error = Error::new(ErrorKind::InvalidInput, "experiment", "fig5b writes to what --pmem names");
+        return Err(error.with_advice("add --overwrite if its content may be lost"));
+    }
+    signals::catch(WaitsFor::Places);
+    let machine = datapipes::discover();
+    let len = usize::try_from(args.size).unwrap_or(usize::MAX);
+    let dram = Dram::allocate(len)?;
+    let persistent = Persistent::open(&machine, args.pmem.as_ref(), args.size)?;
+    let (experiment, paper, from, to) = match direction {
+        Direction::FromPersistent => ("fig5a", "Figure 5a of Data Pipes (CIDR 2023)", &persistent.name[..], "DRAM"),
+        Direction::ToPersistent => ("fig5b", "Figure 5b of Data Pipes (CIDR 2023)", "DRAM", &persistent.name[..]),
+    };
+    let words = format!("from {from} to {to}, depth {}, {} of each", args.depth, units::memory(args.size));
+    let mut figure = Figure::new(machine.topology(), experiment, paper, words);
+    if args.pmem.is_none() {
+        figure.leave_out("persistent memory", "none was named with --pmem: DRAM stands in for it");
+    }
+    let copies = Copies {
+        machine: &machine,
+        ends: match direction {
+            Direction::FromPersistent => ((&persistent.place, &persistent.memory), (&dram, dram.memory())),
+            Direction::ToPersistent => ((&dram, dram.memory()), (&persistent.place, &persistent.memory)),
+        },
+        size: args.size,
+        depth: args.depth.into(),
+        span: Duration::from_millis(args.ms),
+    };
+    // What is in persistent memory is copied as it is.
+    if direction == Direction::ToPersistent || args.pmem.is_none() {
+        copies.number()?;
+    }
+    let names: Vec<&str> = machine
+        .backends()
+        .iter()
+        .flat_map(|backend| backend.primitives())
+        .filter(|primitive| primitive.available.is_ok())
+        .map(|primitive| primitive.name)
+        .collect();
+    for name in names {
+        // What serves files, say, is not asked about here.
+        let demands = Constraints::default().only(vec![name.to_owned()]);
+        if machine.explain(copies.ends.0.0, copies.ends.1.0, &demands).is_ok() {
+            copies.measure(&mut figure, name, &demands, chunks)?;
+        }
+    }
+    let demands = Constraints::default().require_offload(true);
+    match machine.explain(copies.ends.0.0, copies.ends.1.0, &demands) {
+        Ok(_) => copies.measure(&mut figure, ENGINE, &demands, chunks)?,
+        Err(error) => {
+            figure.leave_out(format!("copies by {ENGINE}"), error.to_string());
+            figure.leave_out("the engine's writes into the cache or past it (DCA)", "there is no engine");
+        }
+    }
+    figure.leave_out("bytes that the medium itself moved (write amplification)", "nothing counts them here");
+    figure.show(args.json, args.plot.as_deref())
+}
+
+/// The end that is persistent, or stands in for it.
+struct Persistent {
+    place: AnyLocator,
+    memory: MemoryRange,
+    name: String,
+}
+
+impl Persistent {
+    fn open(machine: &Machine, uri: Option<&Uri>, size: u64) -> Result<Persistent> {
+        let stand_in = Uri::Dram { len: size, node: None };
+        let place =
+            AnyLocator::memory_place(machine, uri.unwrap_or(&stand_in), Memory { len_bytes: size, prefault: true })?;
+        let (memory, name) = match &place {
+            AnyLocator::Pmem(pmem) => {
+                pmem.prefault()?;
+                let emulated = if pmem.is_emulated() { " (EMULATED: a file that is no persistent memory)" } else { "" };
+                (pmem.memory().clone(), format!("{}{emulated}", pmem.path().display()))
+            }
+            AnyLocator::Dram(dram) if uri.is_none() => {
+                (dram.memory().clone(), "DRAM IN PLACE OF PERSISTENT MEMORY".to_owned())
+            }
+            _ => {
+                let error = Error::new(ErrorKind::InvalidInput, "experiment", "--pmem names no persistent memory");
+                return Err(error.with_advice("write pmem:PATH"));
+            }
+        };
+        if (memory.len() as u64) < size {
+            let why = format!("{} has {} bytes, and {size} are to be used", name, memory.len());
+            return Err(Error::new(ErrorKind::InvalidInput, "experiment", why).with_advice("give a smaller --size"));
+        }
+        Ok(Persistent { place, memory, name })
+    }
+}
+
+type End<'a> = (&'a dyn Locator, &'a MemoryRange);
+
+struct Copies<'a> {
+    machine: &'a Machine,
+    ends: (End<'a>, End<'a>),
+    size: u64,
+    depth: u64,
+    span: Duration,
+}
+
+impl Copies<'_> {
+    /// Numbers the words of the source.
+    fn number(&self) -> Result<()> {
+        let mut bytes = self.ends.0.1.lease_mut()?;
+        let words = bytes.as_chunks_mut::<8>().0;
+        words.iter_mut().zip(1u64..).for_each(|(word, number)| *word = number.to_le_bytes());
+        Ok(())
+    }
+
+    fn measure(&self, figure: &mut Figure, name: &str, demands: &Constraints, chunks: &[u64]) -> Result<()> {
+        let mut curve = Curve { name: name.into(), primitive: String::new(), points: Vec::new() };
+        for chunk in chunks {
+            signals::check("experiment")?;
+            let demands = demands.clone().typical_len(*chunk).queue_depth(u32::try_from(self.depth).ok());
+            let route = self.machine.explain(self.ends.0.0, self.ends.1.0, &demands)?;
+            let fills = route.hops.iter().any(|hop| hop.quality.fills_processor_cache);
+            curve.primitive = route.primitives().join(", ");
+            curve.name = format!("{name}{}", if fills { "" } else { ", past the caches" });
+            curve.points.push(self.point(*chunk, &demands)?);
+        }
+        figure.curves.push(curve);
+        Ok(())
+    }
+
+    fn point(&self, chunk: u64, demands: &Constraints) -> Result<Point> {
+        let ((source, of_source), (target, of_target)) = self.ends;
+        // What was there before must not pass for a copy.
+        of_target.lease_mut()?.fill(0xEE);
+        let pipe = self.machine.connect_with(source, target, demands)?;
+        let places = self.size / chunk;
+        let mut batch = pipe.batch();
+        let mut started = vec![Instant::now(); self.depth as usize];
+        let mut latencies = Latencies::default();
+        let (mut next, mut done) = (0u64, 0u64);
+        let cpu = own_cpu_seconds();
+        let since = Instant::now();
+        while next < self.depth {
+            (started[next as usize], next) = (Instant::now(), next + 1);
+            batch.submit([(next - 1, span(next - 1, places, chunk))]);
+        }
+        while let Some(finished) = batch.next()? {
+            finished.result?;
+            latencies.add(started[finished.tag as usize]);
+            done += 1;
+            if since.elapsed() < self.span && !signals::arrived() {
+                started[finished.tag as usize] = Instant::now();
+                batch.submit([(finished.tag, span(next, places, chunk))]);
+                next += 1;
+            }
+        }
+        drop(batch);
+        let (seconds, cpu) = (since.elapsed().as_secs_f64(), own_cpu_seconds() - cpu);
+        let copied = (done.min(places) * chunk) as usize;
+        if of_source.range(0, copied)?.lease()?[..] != of_target.range(0, copied)?.lease()?[..] {
+            let why = format!(
+                "{}: chunks of {chunk} bytes are not those of the source",
+                pipe.route().primitives().join(", ")
+            );
+            return Err(Error::new(ErrorKind::Corrupt, "experiment", why));
+        }
+        Ok(Point {
+            chunk_bytes: chunk,
+            chunks: done,
+            gb_s: (done * chunk) as f64 / 1e9 / seconds,
+            p50_us: latencies.below(0.5),
+            p99_us: latencies.below(0.99),
+            cpu_share: cpu / seconds,
+            load_gb_s: None,
+            llc_misses_per_line: None,
+        })
+    }
+}
+
+/// One place after the other, from the same offset of both ends.
+fn span(number: u64, places: u64, chunk: u64) -> Span {
+    let at = number % places * chunk;
+    Span { source: at, target: at, len: chunk }
+}
