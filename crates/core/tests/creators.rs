@@ -38,6 +38,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("cli/src/any_locator.rs", "persistent memory is mapped and written where it is; the file has its source's mode"),
     ("cli/src/commands/data/explain.rs", "a nameless file stands in for a missing file"),
     ("cli/src/commands/host/machine/storage.rs", "a nameless file is measured"),
+    ("cli/src/commands/experiment/control.rs", "a nameless file is measured"),
+    ("cli/src/commands/experiment/device.rs", "a nameless file is measured"),
     (
         "crates/sort/src/output.rs",
         "a device or named pipe that is there is opened as if it were to be made, which is stricter",

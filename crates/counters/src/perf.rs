@@ -93,7 +93,8 @@ impl PerfEvent {
             ..Attributes::default()
         };
         // SAFETY: the kernel reads `size` bytes of the attributes, which live until it returns, and
-        // writes nothing. A result that is not negative is a new descriptor, which nobody else owns.
+        // writes nothing. A result that is not negative is a new descriptor, which nobody else
+        // owns.
         let file = unsafe {
             let fd = libc::syscall(libc::SYS_perf_event_open, &raw const attributes, thread, core, -1, CLOSE_ON_EXEC);
             if fd < 0 {

@@ -29,7 +29,7 @@ pub struct CounterReading {
     pub what: &'static str,
     /// `events`, `bytes`, `pages`, `ns`.
     pub unit: &'static str,
-    /// Whose events.
+    /// Who makes the events that are counted.
     pub scope: CounterScope,
     /// Whether the value is of this moment. All others are sums since the set was opened.
     pub is_gauge: bool,

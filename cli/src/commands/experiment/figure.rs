@@ -29,6 +29,9 @@ pub(super) struct Point {
     pub(super) llc_misses_per_line: Option<f64>,
 }
 
+/// The text of a quantity of a point, where it has one.
+type Cell = fn(&Point) -> Option<String>;
+
 /// The points of one setting.
 #[derive(Debug, Serialize)]
 pub(super) struct Curve {
@@ -85,7 +88,7 @@ impl Figure {
             return print_json(self);
         }
         print(&format!("{} on {}, {}\n{}\n", self.paper, self.processor, self.kernel, self.setup))?;
-        let quantities: [(&str, fn(&Point) -> Option<String>); 6] = [
+        let quantities: [(&str, Cell); 6] = [
             ("GB/s", |point| Some(format!("{:.2}", point.gb_s))),
             ("latency of a chunk, median, us", |point| Some(format!("{:.1}", point.p50_us))),
             ("latency, 99 % below, us", |point| Some(format!("{:.1}", point.p99_us))),
@@ -105,7 +108,7 @@ impl Figure {
         show_left_out(&self.left_out)
     }
 
-    fn table(&self, cell: fn(&Point) -> Option<String>) -> Table {
+    fn table(&self, cell: Cell) -> Table {
         let mut table = Table::default();
         table.row(["chunk".to_owned()].into_iter().chain(self.curves.iter().map(|curve| curve.name.clone())));
         for chunk in self.chunks() {

@@ -183,10 +183,13 @@ struct Copies<'a> {
 impl Copies<'_> {
     /// Numbers the words of the source.
     fn number(&self) -> Result<()> {
-        let mut bytes = self.ends.0.1.lease_mut()?;
-        let words = bytes.as_chunks_mut::<8>().0;
-        words.iter_mut().zip(1u64..).for_each(|(word, number)| *word = number.to_le_bytes());
-        Ok(())
+        let mut next = 1u64;
+        write_pieces(self.ends.0.1, |piece| {
+            for word in piece.as_chunks_mut::<8>().0 {
+                *word = next.to_le_bytes();
+                next += 1;
+            }
+        })
     }
 
     fn measure(&self, figure: &mut Figure, name: &str, demands: &Constraints, chunks: &[u64]) -> Result<()> {
@@ -207,7 +210,7 @@ impl Copies<'_> {
     fn point(&self, chunk: u64, demands: &Constraints) -> Result<Point> {
         let ((source, of_source), (target, of_target)) = self.ends;
         // What was there before must not pass for a copy.
-        of_target.lease_mut()?.fill(0xEE);
+        write_pieces(of_target, |piece| piece.fill(0xEE))?;
         let pipe = self.machine.connect_with(source, target, demands)?;
         let places = self.size / chunk;
         let mut batch = pipe.batch();
@@ -233,7 +236,7 @@ impl Copies<'_> {
         drop(batch);
         let (seconds, cpu) = (since.elapsed().as_secs_f64(), own_cpu_seconds() - cpu);
         let copied = (done.min(places) * chunk) as usize;
-        if of_source.range(0, copied)?.lease()?[..] != of_target.range(0, copied)?.lease()?[..] {
+        if !are_equal(of_source, of_target, copied)? {
             let why = format!(
                 "{}: chunks of {chunk} bytes are not those of the source",
                 pipe.route().primitives().join(", ")
@@ -257,4 +260,32 @@ impl Copies<'_> {
 fn span(number: u64, places: u64, chunk: u64) -> Span {
     let at = number % places * chunk;
     Span { source: at, target: at, len: chunk }
+}
+
+/// What is looked at at once: persistent memory is mapped from a file, and is copied out of.
+const PIECE: usize = 1 << 20;
+
+/// Writes all of a memory, piece by piece.
+fn write_pieces(memory: &MemoryRange, mut content: impl FnMut(&mut [u8])) -> Result<()> {
+    let mut piece = vec![0; PIECE];
+    for at in (0..memory.len()).step_by(PIECE) {
+        let piece = &mut piece[..PIECE.min(memory.len() - at)];
+        content(piece);
+        memory.write(at, piece)?;
+    }
+    Ok(())
+}
+
+/// Whether two memories begin with the same bytes.
+fn are_equal(one: &MemoryRange, other: &MemoryRange, len: usize) -> Result<bool> {
+    let (mut a, mut b) = (vec![0; PIECE], vec![0; PIECE]);
+    for at in (0..len).step_by(PIECE) {
+        let here = PIECE.min(len - at);
+        one.read(at, &mut a[..here])?;
+        other.read(at, &mut b[..here])?;
+        if a[..here] != b[..here] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

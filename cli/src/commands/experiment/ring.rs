@@ -41,8 +41,8 @@ impl RingByHand {
         }
         let mut pushed = 0;
         for (entry, _) in &wanted {
-            // SAFETY: the buffer and the descriptor are borrowed until all answers have come, or the
-            // process has ended: see `wait`.
+            // SAFETY: the buffer and the descriptor are borrowed until all answers have come, or
+            // the process has ended: see `wait`.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 break;
             }
