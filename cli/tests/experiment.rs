@@ -37,10 +37,17 @@ fn reads_are_summed_beside_a_load_and_what_is_absent_is_named() {
         assert_eq!((points.len(), &points[1]["chunk_bytes"]), (2, &65536.into()));
         for point in points {
             // As many as are under way at least, and each was checked by its sum.
-            assert!(point["chunks"].as_u64().unwrap() >= 32 && point["gb_s"].as_f64().unwrap() > 0.0, "{point}");
+            assert!(
+                point["chunks"].as_u64().unwrap() >= 32 && point["bytes_per_second"].as_f64().unwrap() > 0.0,
+                "{point}"
+            );
             assert!(point["p50_us"].as_f64() <= point["p99_us"].as_f64());
             let is_beside_a_load = curve["name"] != "alone";
-            assert_eq!(point["load_gb_s"].as_f64().is_some_and(|rate| rate > 0.0), is_beside_a_load, "{point}");
+            assert_eq!(
+                point["load_bytes_per_second"].as_f64().is_some_and(|rate| rate > 0.0),
+                is_beside_a_load,
+                "{point}"
+            );
         }
     }
     // Each of the paper's curves was measured, or is left out with a reason.

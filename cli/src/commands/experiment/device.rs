@@ -264,14 +264,14 @@ impl<'a> Setup<'a> {
         Ok(Point {
             chunk_bytes: chunk,
             chunks: done,
-            gb_s: bytes as f64 / 1e9 / seconds,
+            bytes_per_second: bytes as f64 / seconds,
             p50_us: latencies.below(0.5),
             p99_us: latencies.below(0.99),
             cpu_share: cpu / seconds,
-            load_gb_s: load
+            load_bytes_per_second: load
                 .as_ref()
                 .zip(load_before)
-                .map(|(load, before)| (load.bytes() - before) as f64 / 1e9 / seconds),
+                .map(|(load, before)| (load.bytes() - before) as f64 / seconds),
             llc_misses_per_line: misses.map(|misses| misses as f64 / (bytes / LINE).max(1) as f64),
         })
     }

@@ -18,13 +18,13 @@ use crate::table::{Table, save};
 pub(super) struct Point {
     pub(super) chunk_bytes: u64,
     pub(super) chunks: u64,
-    pub(super) gb_s: f64,
+    pub(super) bytes_per_second: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     /// Processor time of this process but for the load, in seconds a second.
     pub(super) cpu_share: f64,
     /// What the load moved meanwhile; `None` where there was none.
-    pub(super) load_gb_s: Option<f64>,
+    pub(super) load_bytes_per_second: Option<f64>,
     /// Misses of the last-level cache a line of the payload; `None` where none are counted.
     pub(super) llc_misses_per_line: Option<f64>,
 }
@@ -89,11 +89,11 @@ impl Figure {
         }
         print(&format!("{} on {}, {}\n{}\n", self.paper, self.processor, self.kernel, self.setup))?;
         let quantities: [(&str, Cell); 6] = [
-            ("GB/s", |point| Some(format!("{:.2}", point.gb_s))),
+            ("GB/s", |point| Some(format!("{:.2}", point.bytes_per_second / 1e9))),
             ("latency of a chunk, median, us", |point| Some(format!("{:.1}", point.p50_us))),
             ("latency, 99 % below, us", |point| Some(format!("{:.1}", point.p99_us))),
             ("CPU seconds a second, without the load", |point| Some(format!("{:.2}", point.cpu_share))),
-            ("load beside it, GB/s", |point| point.load_gb_s.map(|rate| format!("{rate:.1}"))),
+            ("load beside it, GB/s", |point| point.load_bytes_per_second.map(|rate| format!("{:.1}", rate / 1e9))),
             ("misses of the last-level cache a line", |point| {
                 point.llc_misses_per_line.map(|misses| format!("{misses:.3}"))
             }),
@@ -153,7 +153,7 @@ impl Figure {
                 .collect(),
         };
         let mut panels = vec![
-            panel("Throughput", "GB/s", |point| Some(point.gb_s)),
+            panel("Throughput", "GB/s", |point| Some(point.bytes_per_second / 1e9)),
             panel("Median latency of a chunk", "us", |point| Some(point.p50_us)),
         ];
         let misses = panel("Misses of the last-level cache a line", "", |point| point.llc_misses_per_line);

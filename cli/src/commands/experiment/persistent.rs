@@ -246,11 +246,11 @@ impl Copies<'_> {
         Ok(Point {
             chunk_bytes: chunk,
             chunks: done,
-            gb_s: (done * chunk) as f64 / 1e9 / seconds,
+            bytes_per_second: (done * chunk) as f64 / seconds,
             p50_us: latencies.below(0.5),
             p99_us: latencies.below(0.99),
             cpu_share: cpu / seconds,
-            load_gb_s: None,
+            load_bytes_per_second: None,
             llc_misses_per_line: None,
         })
     }
