@@ -6,7 +6,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use datapipes_cache::{CacheOptions, FineGrained};
@@ -15,6 +17,30 @@ use datapipes_core::{Runtime, Ssd};
 const LEN: usize = 128;
 const AT_ONCE: usize = 64;
 const ROUNDS: usize = 600;
+
+/// Whether a future was woken since it was polled, as executors keep it: the others are not polled.
+#[derive(Default)]
+struct Woken {
+    /// Nothing before the first poll.
+    parent: Mutex<Option<Waker>>,
+    is_quiet: AtomicBool,
+}
+
+impl Woken {
+    /// Whether it is to be polled now; keeps the waker of the whole.
+    fn take(&self, parent: &Waker) -> bool {
+        self.parent.lock().unwrap().get_or_insert_with(|| parent.clone());
+        !self.is_quiet.swap(true, Ordering::SeqCst)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.is_quiet.store(false, Ordering::SeqCst);
+        let parent = self.parent.lock().unwrap().clone();
+        parent.into_iter().for_each(Waker::wake);
+    }
+}
 
 /// CPU and wall-clock microseconds.
 #[derive(Default)]
@@ -65,13 +91,21 @@ fn main() {
         for _ in 0..ROUNDS {
             let offsets: Vec<u64> = (0..AT_ONCE).map(|_| offset()).collect();
             let work = || {
-                let mut futures: Vec<_> = offsets.iter().map(|&at| (reads.read(at, LEN), false)).collect();
+                let mut futures: Vec<_> = offsets.iter().map(|&at| Some(reads.read(at, LEN))).collect();
+                let woken: Vec<_> = (0..AT_ONCE).map(|_| Arc::new(Woken::default())).collect();
                 runtime.block_on(std::future::poll_fn(|context| {
                     let mut left = 0;
-                    for (future, done) in futures.iter_mut().filter(|(_, done)| !done) {
-                        match Pin::new(future).poll(context) {
-                            Poll::Ready(read) => *done = read.unwrap().len() == LEN,
-                            Poll::Pending => left += 1,
+                    for (future, woken) in futures.iter_mut().zip(&woken) {
+                        let Some(reading) = future else { continue };
+                        left += 1;
+                        if !woken.take(context.waker()) {
+                            continue;
+                        }
+                        let waker = Waker::from(woken.clone());
+                        if let Poll::Ready(read) = Pin::new(reading).poll(&mut Context::from_waker(&waker)) {
+                            assert_eq!(read.unwrap().len(), LEN);
+                            *future = None;
+                            left -= 1;
                         }
                     }
                     if left == 0 { Poll::Ready(()) } else { Poll::Pending }

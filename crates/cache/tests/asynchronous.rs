@@ -84,6 +84,76 @@ fn nobody_is_forgotten_when_others_leave_or_find_their_bytes_cached() {
 }
 
 #[test]
+fn a_future_that_is_polled_no_more_holds_up_nobody() {
+    let bytes = noise(LEN, 3);
+    let file = File::with(&bytes);
+    let ssd = Ssd::open(file.path()).unwrap();
+    let runtime = Runtime::start(machine()).unwrap();
+    let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
+    let alone = fine.on(&runtime, 3).unwrap();
+    let task = |offset| Task {
+        reading: Some(alone.read(offset, 64)),
+        woken: Arc::new(Woken(AtomicBool::new(true))),
+        offset,
+        len: 64,
+    };
+    let (mut first, mut second, mut third) = (task(4096), task(8192), task(12_288));
+    // It wants its transfer, and is set aside.
+    assert!(!first.poll(&bytes) && !second.poll(&bytes));
+    second.reading = None;
+    while !third.poll(&bytes) {
+        std::thread::yield_now();
+    }
+    // What was dropped has given its buffer back: two at once, beside the one that is set aside.
+    let (mut fourth, mut fifth) = (task(16_384), task(20_480));
+    while !(fourth.poll(&bytes) & fifth.poll(&bytes)) {
+        std::thread::yield_now();
+    }
+    while !first.poll(&bytes) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn futures_that_are_polled_after_each_other_go_to_the_device_together() {
+    const COUNT: u64 = 32;
+    let counters = datapipes_counters::CounterSet::open();
+    let calls = || {
+        let readings = counters.read();
+        let calls = readings.into_iter().find(|reading| reading.name == "system_calls").unwrap();
+        calls.value.ok_or(calls.absent.unwrap_or_default())
+    };
+    if let Err(why) = calls() {
+        return println!("SKIPPED: futures_that_are_polled_after_each_other_go_to_the_device_together: {why}");
+    }
+    let bytes = noise(LEN, 3);
+    let file = File::with(&bytes);
+    let ssd = Ssd::open(file.path()).unwrap();
+    let runtime = Runtime::start(machine()).unwrap();
+    let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
+    let alone = fine.on(&runtime, COUNT as usize).unwrap();
+    let mut taken = u64::MAX;
+    // Other threads of the library work now and then: the least of some rounds counts.
+    for round in 0..8 {
+        fine.clear();
+        let mut futures: Vec<_> = (0..COUNT).map(|i| alone.read((i + round * COUNT) * 4096, 64)).collect();
+        let waker = Waker::noop();
+        let looked = calls().unwrap();
+        let before = calls().unwrap();
+        let poll = |future: &mut ReadFuture| Pin::new(future).poll(&mut Context::from_waker(waker)).is_pending();
+        // Once each, and once more by the first one.
+        let all_wait = futures.iter_mut().fold(true, |all, future| poll(future) & all);
+        let first_is_over = !poll(&mut futures[0]);
+        // A look at the counters costs some, too.
+        taken = taken.min((calls().unwrap() - before).saturating_sub(before - looked));
+        assert!(all_wait);
+        futures.drain(..usize::from(first_is_over));
+        futures.into_iter().for_each(|future| drop(runtime.block_on(future).unwrap()));
+    }
+    assert!(taken < COUNT / 2, "{taken} calls for {COUNT} reads");
+}
+
+#[test]
 fn errors_and_ends_are_those_of_other_reads() {
     let bytes = noise(10_000, 4);
     let file = File::with(&bytes);

@@ -81,6 +81,18 @@ fn transfers_that_are_started_together_are_submitted_together() {
         // One to submit, and a few to wait for what was not there at once.
         assert!(taken < COUNT / 2, "{taken} calls for {COUNT} transfers");
     }
+    // Each hears of its own error, and the others are carried out.
+    let far = Span { source: 0, target: u64::MAX, len: 4096 };
+    target.lease_mut().unwrap().fill(0);
+    let started = pipe.transfer_each(spans().take(1).chain([far]).chain(spans().skip(1)));
+    assert_eq!(started.len() as u64, COUNT + 1);
+    for (nth, started) in started.into_iter().enumerate() {
+        match nth {
+            1 => assert_eq!(started.unwrap_err().kind(), ErrorKind::OutOfRange),
+            _ => started.unwrap().wait().unwrap(),
+        }
+    }
+    assert!(target.lease().unwrap()[..] == bytes[..]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Reads as futures: hits are ready at once, misses are transfers of a runtime (CIDR'23, section
 //! 5.2).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -39,6 +39,7 @@ pub(super) struct Shared {
     pipe: RuntimePipe,
     buffers: Dram,
     slots: Mutex<Slots>,
+    starting: Mutex<Starting>,
     /// The number of futures that may wait for a buffer.
     pub(super) may_wait: usize,
 }
@@ -59,6 +60,34 @@ struct Slots {
     waiting: VecDeque<(u64, Waker)>,
     tickets: u64,
 }
+
+/// The transfers that futures want to start, each named by its buffer.
+///
+/// ```text
+/// first poll    wanted                   the future wakes itself
+/// next poll     wanted -> Waits -> Done  of all that are wanted, by whichever future is polled first
+///               Done -> moving           each future takes its own
+/// ```
+///
+/// So the reads of futures that an executor polls one after the other go to the device together.
+/// Each one wakes itself, so none depends on another that is polled no more.
+#[derive(Default)]
+struct Starting {
+    wanted: Vec<(usize, Span)>,
+    states: HashMap<usize, StartState>,
+}
+
+enum StartState {
+    /// It is wanted, or a thread is starting it. The waker is that of a future that was polled
+    /// meanwhile.
+    Waits(Option<Waker>),
+    /// The same, and its future was dropped.
+    Abandoned,
+    Done(Result<Handle>),
+}
+
+/// This many go to the device without waiting for more.
+const MAX_WANTED: usize = 64;
 
 /// Limits for futures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +154,7 @@ impl FineGrained {
             pipe,
             buffers,
             slots: Mutex::new(slots),
+            starting: Mutex::default(),
             may_wait: waiting,
         })))
     }
@@ -183,6 +213,12 @@ pub struct ReadFuture {
 enum Step {
     /// Looks into the cache for the next piece.
     Look,
+    /// Wants the transfer of a piece into a buffer.
+    Starting {
+        slot: usize,
+        extent: Extent,
+        piece: Piece,
+    },
     /// Reads a piece into a buffer.
     Moving {
         handle: Handle,
@@ -262,6 +298,103 @@ impl Shared {
         drop(slots);
         left.into_iter().for_each(drop_waker);
         wake_all(next.map(|(_, waker)| waker));
+    }
+
+    /// Notes that a transfer into a buffer is wanted. True where many are.
+    fn want(&self, slot: usize, span: Span) -> bool {
+        let mut starting = self.starting.lock();
+        starting.wanted.push((slot, span));
+        starting.states.insert(slot, StartState::Waits(None));
+        starting.wanted.len() >= MAX_WANTED
+    }
+
+    /// Starts all transfers that are wanted.
+    fn start_wanted(self: &Arc<Self>) {
+        let wanted = std::mem::take(&mut self.starting.lock().wanted);
+        if wanted.is_empty() {
+            return;
+        }
+        let outcomes = self.pipe.transfer_each(wanted.iter().map(|(_, span)| *span));
+        let (mut wakers, mut abandoned) = (Vec::new(), Vec::new());
+        let mut starting = self.starting.lock();
+        for ((slot, _), outcome) in wanted.into_iter().zip(outcomes) {
+            match starting.states.insert(slot, StartState::Done(outcome)) {
+                Some(StartState::Waits(waker)) => wakers.extend(waker),
+                Some(StartState::Abandoned) => {
+                    if let Some(StartState::Done(outcome)) = starting.states.remove(&slot) {
+                        abandoned.push((slot, outcome));
+                    }
+                }
+                Some(StartState::Done(_)) | None => {}
+            }
+        }
+        drop(starting);
+        wake_all(wakers);
+        abandoned.into_iter().for_each(|(slot, outcome)| self.let_go(slot, outcome));
+    }
+
+    /// The transfer into a buffer, or nothing where another thread is starting it: then the waker is
+    /// woken.
+    fn started(self: &Arc<Self>, slot: usize, context: &Context<'_>) -> Option<Result<Handle>> {
+        self.start_wanted();
+        // Wakers are foreign code: none is cloned or dropped under the lock.
+        let mut waker = None;
+        loop {
+            let mut starting = self.starting.lock();
+            let state = starting.states.get_mut(&slot);
+            let Some(StartState::Waits(kept)) = state else {
+                let state = starting.states.remove(&slot);
+                drop(starting);
+                waker.into_iter().for_each(drop_waker);
+                let gone = || Error::new(ErrorKind::System, "read", "its transfer was not started");
+                return Some(if let Some(StartState::Done(outcome)) = state { outcome } else { Err(gone()) });
+            };
+            let Some(waker) = waker.take() else {
+                drop(starting);
+                waker = Some(context.waker().clone());
+                continue;
+            };
+            let replaced = kept.replace(waker);
+            drop(starting);
+            replaced.into_iter().for_each(drop_waker);
+            return None;
+        }
+    }
+
+    /// A future that wanted a transfer is dropped.
+    fn abandon(self: &Arc<Self>, slot: usize) {
+        let mut starting = self.starting.lock();
+        let wanted = starting.wanted.iter().position(|(other, _)| *other == slot);
+        let state = match (wanted, starting.states.remove(&slot)) {
+            (Some(at), state) => {
+                starting.wanted.remove(at);
+                drop(starting);
+                self.give(slot);
+                state
+            }
+            (None, Some(StartState::Done(outcome))) => {
+                drop(starting);
+                self.let_go(slot, outcome);
+                None
+            }
+            (None, state) => {
+                starting.states.insert(slot, StartState::Abandoned);
+                drop(starting);
+                state
+            }
+        };
+        if let Some(StartState::Waits(Some(waker))) = state {
+            drop_waker(waker);
+        }
+    }
+
+    /// Frees a buffer when its transfer is done: the device may still write into it.
+    fn let_go(self: &Arc<Self>, slot: usize, started: Result<Handle>) {
+        let shared = self.clone();
+        match started {
+            Ok(handle) => handle.on_done(move |_| shared.give(slot)),
+            Err(_) => self.give(slot),
+        }
     }
 
     /// The extent to read for a piece: the bytes to cache, aligned.
@@ -399,14 +532,29 @@ impl ReadFuture {
         }
         let extent = shared.extent(&piece);
         let span = Span { source: extent.offset, target: (slot * BUFFER) as u64, len: u64::from(extent.len) };
-        match shared.pipe.transfer(span) {
-            Ok(handle) => self.step = Step::Moving { handle, slot, extent, piece },
+        self.step = Step::Starting { slot, extent, piece };
+        if shared.want(slot, span) {
+            return None;
+        }
+        // Others that are polled before this one go with it.
+        wake_all([context.waker().clone()]);
+        Some(Poll::Pending)
+    }
+
+    /// Has the transfer started, with those that others want.
+    fn start(&mut self, context: &Context<'_>) -> Option<Poll<Result<Vec<u8>>>> {
+        let Step::Starting { slot, extent, piece } = self.step else { return None };
+        match self.shared.started(slot, context)? {
+            Ok(handle) => {
+                self.step = Step::Moving { handle, slot, extent, piece };
+                None
+            }
             Err(error) => {
-                shared.give(slot);
-                return Some(Poll::Ready(Err(error)));
+                self.step = Step::Look;
+                self.shared.give(slot);
+                Some(Poll::Ready(Err(error)))
             }
         }
-        None
     }
 
     /// Polls the transfer.
@@ -479,6 +627,10 @@ impl ReadFuture {
         loop {
             let outcome = match self.step {
                 Step::Look => self.look(context),
+                Step::Starting { .. } => match self.start(context) {
+                    None if matches!(self.step, Step::Starting { .. }) => Some(Poll::Pending),
+                    outcome => outcome,
+                },
                 Step::Moving { .. } => self.proceed(context),
                 Step::Over => {
                     Some(Poll::Ready(Err(Error::new(ErrorKind::InvalidInput, "read", "this future has ended"))))
@@ -507,10 +659,10 @@ impl Drop for ReadFuture {
         if let Some(ticket) = self.ticket.take() {
             self.shared.leave(ticket);
         }
-        if let Step::Moving { handle, slot, .. } = std::mem::replace(&mut self.step, Step::Over) {
-            // The device may still write into the buffer, so it is freed when the transfer is done.
-            let shared = self.shared.clone();
-            handle.on_done(move |_| shared.give(slot));
+        match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Starting { slot, .. } => self.shared.abandon(slot),
+            Step::Moving { handle, slot, .. } => self.shared.let_go(slot, Ok(handle)),
+            Step::Look | Step::Over => {}
         }
     }
 }

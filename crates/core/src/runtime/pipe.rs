@@ -125,30 +125,50 @@ impl RuntimePipe {
         start_all(spans.into_iter().map(|span| (self, span)))
     }
 
-    /// Starts transfers, those for a device by one call.
-    fn start_together(&self, spans: &[Span], handles: &mut Vec<Handle>) -> Result<()> {
+    /// Starts transfers, those for a device together, and gives each its handle, or the error of
+    /// starting it. Where the iterator panics, nothing is started.
+    pub fn transfer_each(&self, spans: impl IntoIterator<Item = Span>) -> Vec<Result<Handle>> {
+        let spans: Vec<Span> = spans.into_iter().collect();
+        let mut outcomes = Vec::with_capacity(spans.len());
+        for together in spans.chunks(AT_ONCE) {
+            self.start_together(together, |outcome| {
+                outcomes.push(outcome);
+                true
+            });
+        }
+        outcomes
+    }
+
+    /// Starts transfers, those for a device by one call, until `each` returns false.
+    fn start_together(&self, spans: &[Span], mut each: impl FnMut(Result<Handle>) -> bool) {
         let mut prepared = Vec::with_capacity(spans.len());
-        let started = spans.iter().try_for_each(|span| {
-            let span = self.state.pipe.check(*span)?;
-            if self.runs_inline(span) {
-                handles.push(self.transfer_inline(span)?);
-                return Ok(());
+        for span in spans {
+            let started = self.state.pipe.check(*span).and_then(|span| match self.runs_inline(span) {
+                true => self.transfer_inline(span),
+                false => self.prepare_among(span, &mut prepared),
+            });
+            if !each(started) {
+                break;
             }
-            let transfer = match self.prepare(span, false, None) {
-                // No room, or bytes that an earlier one holds: it is started first, for it may end.
-                Err(error) if error.kind() == ErrorKind::Busy => {
-                    self.resource.enqueue(&std::mem::take(&mut prepared));
-                    self.prepare(span, true, None)?
-                }
-                other => other?,
-            };
-            handles.push(Handle::transfer(transfer.clone()));
-            prepared.push(transfer);
-            Ok(())
-        });
+        }
         let _hold = guard::defer_calls();
         self.resource.enqueue(&prepared);
-        started
+    }
+
+    /// Prepares a transfer that is to go with others.
+    fn prepare_among(&self, span: CheckedSpan, prepared: &mut Vec<Arc<InFlightTransfer>>) -> Result<Handle> {
+        let transfer = match self.prepare(span, false, None) {
+            // No room, or bytes that an earlier one holds: those are started first, for they may
+            // end.
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                let _hold = guard::defer_calls();
+                self.resource.enqueue(&std::mem::take(prepared));
+                self.prepare(span, true, None)?
+            }
+            other => other?,
+        };
+        prepared.push(transfer.clone());
+        Ok(Handle::transfer(transfer))
     }
 
     /// Whether it runs on the caller. Beside others that are held back, only what is in a hurry
@@ -392,7 +412,19 @@ impl Gathered<'_> {
         let transfers = std::mem::take(&mut self.0);
         transfers.chunk_by(|(one, _), (next, _)| std::ptr::eq(*one, *next)).try_for_each(|of_pipe| {
             let spans: Vec<Span> = of_pipe.iter().map(|(_, span)| *span).collect();
-            of_pipe.first().map_or(Ok(()), |(pipe, _)| pipe.start_together(&spans, handles))
+            let Some((pipe, _)) = of_pipe.first() else { return Ok(()) };
+            let mut first_error = Ok(());
+            pipe.start_together(&spans, |outcome| match outcome {
+                Ok(handle) => {
+                    handles.push(handle);
+                    true
+                }
+                Err(error) => {
+                    first_error = Err(error);
+                    false
+                }
+            });
+            first_error
         })
     }
 }
