@@ -333,8 +333,8 @@ impl Shared {
         abandoned.into_iter().for_each(|(slot, outcome)| self.let_go(slot, outcome));
     }
 
-    /// The transfer into a buffer, or nothing where another thread is starting it: then the waker is
-    /// woken.
+    /// The transfer into a buffer, or nothing where another thread is starting it: then the waker
+    /// is woken.
     fn started(self: &Arc<Self>, slot: usize, context: &Context<'_>) -> Option<Result<Handle>> {
         self.start_wanted();
         // Wakers are foreign code: none is cloned or dropped under the lock.
