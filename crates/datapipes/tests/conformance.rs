@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datapipes::locator::{Endpoint, EndpointHandle, Locator, PlaceFacts, Reader};
 use datapipes::{Error, Machine, Persistence, Reach, Ssd};
-use datapipes_testkit::conformance::{CaseOutcome, CaseVerdict, LoopBlockDevice, PlaceKind, TestPlace, run};
+use datapipes_testkit::conformance::{CaseOutcome, CaseVerdict, PlaceKind, TestBlockDevice, TestPlace, run};
 
 /// The simplest place that reads its bytes itself.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ fn every_backend_and_every_locator_conforms() {
     }
     kinds.extend(PlaceKind::of_persistent_memory(&disk));
     kinds.extend(PlaceKind::of_nodes(machine.topology()));
-    kinds.extend(PlaceKind::of_devices((0..4).map(|_| LoopBlockDevice::over_a_file_in(&disk)).collect()));
+    kinds.extend(PlaceKind::of_devices(TestBlockDevice::some(&disk)));
 
     kinds.push(reader(&disk));
 

@@ -160,3 +160,29 @@ impl NumaNode {
         self.distances.iter().find(|entry| entry.node == node).map(|entry| entry.distance)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::NumaNode;
+
+    /// The environment says what the machine was made with: `LATENCY_NS:MB_S` of each node.
+    #[test]
+    fn what_the_firmware_says_of_each_node_is_read() {
+        let Ok(made) = std::env::var("DATAPIPES_HMAT") else {
+            return println!("SKIPPED: what_the_firmware_says_of_each_node_is_read: DATAPIPES_HMAT is not set");
+        };
+        let nodes = NumaNode::all();
+        assert_eq!(nodes.len(), made.split(',').count(), "{nodes:?}");
+        for (node, figures) in nodes.iter().zip(made.split(',')) {
+            let (latency, rate) = figures.split_once(':').unwrap();
+            let (latency, rate): (u32, f64) = (latency.parse().unwrap(), rate.parse::<f64>().unwrap() * 1e6);
+            let access = node.access.as_ref().unwrap();
+            assert_eq!((access.read_latency_ns, access.write_latency_ns), (Some(latency), Some(latency)), "{node:?}");
+            for told in [access.read_bytes_per_second, access.write_bytes_per_second] {
+                // Some count a MB as 2^20 bytes.
+                let told = told.unwrap() as f64;
+                assert!((0.95..1.06).contains(&(told / rate)), "{told} of {rate}: {node:?}");
+            }
+        }
+    }
+}

@@ -182,7 +182,7 @@ impl PlaceKind {
 
     /// Block devices, by direct and by cached access; at least four, since a case and its pair each
     /// need two.
-    pub fn of_devices(devices: Result<Vec<LoopBlockDevice>, String>) -> Vec<PlaceKind> {
+    pub fn of_devices(devices: Result<Vec<TestBlockDevice>, String>) -> Vec<PlaceKind> {
         let names = [("block-direct", FileAccess::Direct), ("block-cached", FileAccess::Cached)];
         match devices {
             Err(why) => names.into_iter().map(|(name, _)| PlaceKind::absent(name, why.as_str())).collect(),
@@ -207,8 +207,8 @@ impl PlaceKind {
 
 /// A device that returns to those that are free.
 struct Taken {
-    device: Option<LoopBlockDevice>,
-    free: Arc<Mutex<Vec<LoopBlockDevice>>>,
+    device: Option<TestBlockDevice>,
+    free: Arc<Mutex<Vec<TestBlockDevice>>>,
 }
 
 impl Drop for Taken {
@@ -217,16 +217,32 @@ impl Drop for Taken {
     }
 }
 
-/// A loop device with blocks of 4 KiB over an unnamed file; detached on drop.
+/// A block device whose content may be lost.
 #[derive(Debug)]
-pub struct LoopBlockDevice {
+pub struct TestBlockDevice {
     device: PathBuf,
+    /// Whether it is a loop device, to be detached on drop.
+    is_loop: bool,
 }
 
-impl LoopBlockDevice {
-    /// Sets one up over a file in `dir`; the reason where that is refused (it takes root and loop
+/// Devices to use instead of loop devices, at least four, with colons between them.
+const GIVEN: &str = "DATAPIPES_BLOCK_DEVICES";
+
+impl TestBlockDevice {
+    /// The devices that the environment names in `DATAPIPES_BLOCK_DEVICES`, or loop devices over
+    /// files in `dir`.
+    pub fn some(dir: &Path) -> Result<Vec<TestBlockDevice>, String> {
+        match std::env::var(GIVEN) {
+            Ok(given) => {
+                Ok(given.split(':').map(|path| TestBlockDevice { device: path.into(), is_loop: false }).collect())
+            }
+            Err(_) => (0..4).map(|_| TestBlockDevice::over_a_file_in(dir)).collect(),
+        }
+    }
+
+    /// Sets up a loop device with blocks of 4 KiB over an unnamed file in `dir`; the reason where that is refused (it takes root and loop
     /// devices).
-    pub fn over_a_file_in(dir: &Path) -> Result<LoopBlockDevice, String> {
+    fn over_a_file_in(dir: &Path) -> Result<TestBlockDevice, String> {
         let file = dir.join(format!("conformance-loop-{}", std::process::id()));
         if !Path::new("/dev/loop-control").exists() {
             return Err("there is no /dev/loop-control".into());
@@ -240,12 +256,14 @@ impl LoopBlockDevice {
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
         }
-        Ok(LoopBlockDevice { device: String::from_utf8_lossy(&output.stdout).trim().into() })
+        Ok(TestBlockDevice { device: String::from_utf8_lossy(&output.stdout).trim().into(), is_loop: true })
     }
 }
 
-impl Drop for LoopBlockDevice {
+impl Drop for TestBlockDevice {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("-d").arg(&self.device).status();
+        if self.is_loop {
+            let _ = Command::new("losetup").arg("-d").arg(&self.device).status();
+        }
     }
 }

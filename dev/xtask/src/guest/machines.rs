@@ -13,8 +13,10 @@ use std::process::Command;
 pub(crate) enum Guest {
     /// Two NVDIMMs.
     Pmem,
-    /// A node of memory alone.
+    /// A node of memory alone, with the firmware's figures of its latency and bandwidth (HMAT).
     Numa,
+    /// An NVMe disk with four namespaces, two of them with blocks of 4 KiB.
+    Nvme,
 }
 
 /// A test program, with what it is given.
@@ -28,6 +30,8 @@ pub(crate) struct Run {
 /// Where a guest may write: memory, mounted over a folder that every system has.
 const SCRATCH: &str = "/mnt";
 const DISK_BYTES: u64 = 256 << 20;
+const NAMESPACES: u32 = 4;
+const NAMESPACE_BYTES: u64 = 1 << 20;
 
 /// What the console says when a program of the guest has ended: its name and its exit status.
 pub(crate) fn ended(line: &str) -> Option<(&str, i32)> {
@@ -36,12 +40,13 @@ pub(crate) fn ended(line: &str) -> Option<(&str, i32)> {
 }
 
 impl Guest {
-    pub(crate) const ALL: [Guest; 2] = [Guest::Pmem, Guest::Numa];
+    pub(crate) const ALL: [Guest; 3] = [Guest::Pmem, Guest::Numa, Guest::Nvme];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Guest::Pmem => "pmem",
             Guest::Numa => "numa",
+            Guest::Nvme => "nvme",
         }
     }
 
@@ -53,6 +58,10 @@ impl Guest {
             cache-l3,disk-direct,disk-cached,tmpfs-auto,tmpfs-direct,tmpfs-cached,pmem-modelled,block-direct,block-cached";
         const NUMA_KINDS: &str = "DATAPIPES_CONFORMANCE_WITHOUT=dram-huge,dram-pool,cache-l2,cache-l3,disk-direct,\
             disk-cached,tmpfs-auto,tmpfs-direct,tmpfs-cached,pmem-emulated,block-direct,block-cached";
+        const NVME_KINDS: &str = "DATAPIPES_BLOCK_DEVICES=/dev/nvme0n1:/dev/nvme0n2:/dev/nvme0n3:/dev/nvme0n4 \
+            DATAPIPES_CONFORMANCE_WITHOUT=dram-huge,dram-pool,cache-l2,cache-l3,disk-direct,disk-cached,tmpfs-auto,\
+            tmpfs-direct,tmpfs-cached,pmem-emulated";
+        const HMAT: &str = "DATAPIPES_HMAT=10:20000,70:4000";
         let list: &[(&str, &str, &str)] = match self {
             Guest::Pmem => &[
                 ("datapipes_core", "locator::pmem", ""),
@@ -62,7 +71,8 @@ impl Guest {
                 ("transfers", "", ""),
                 ("conformance", "", PMEM_KINDS),
             ],
-            Guest::Numa => &[("datapipes_core", "locator::numa", ""), ("conformance", "", NUMA_KINDS)],
+            Guest::Numa => &[("datapipes_core", "numa", HMAT), ("conformance", "", NUMA_KINDS)],
+            Guest::Nvme => &[("conformance", "", NVME_KINDS)],
         };
         let run = |(name, arguments, environment): &(&str, &'static str, &'static str)| -> TaskResult<Run> {
             let program = programs.get(*name).ok_or_else(|| format!("the test program {name} was not built"))?;
@@ -90,10 +100,32 @@ impl Guest {
                 all
             }
             Guest::Numa => words(
-                "-machine q35 -m 1536M -smp 2 \
+                "-machine q35,hmat=on -m 1536M -smp 2 \
                  -object memory-backend-ram,id=near,size=1024M -object memory-backend-ram,id=far,size=512M \
-                 -numa node,nodeid=0,cpus=0-1,memdev=near -numa node,nodeid=1,memdev=far -numa dist,src=0,dst=1,val=30",
+                 -numa node,nodeid=0,cpus=0-1,memdev=near -numa node,nodeid=1,initiator=0,memdev=far \
+                 -numa dist,src=0,dst=1,val=30 \
+                 -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=10 \
+                 -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=20000M \
+                 -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=70 \
+                 -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=4000M",
             ),
+            Guest::Nvme => {
+                let mut all = words("-machine q35 -m 1536M -smp 2 -device nvme,id=disk,serial=datapipes");
+                for number in 1..=NAMESPACES {
+                    let file = work.join(format!("nvme{number}.img"));
+                    let made = File::create(&file).and_then(|file| file.set_len(NAMESPACE_BYTES));
+                    if let Err(why) = made {
+                        println!("  {}: {why}", file.display());
+                    }
+                    all.extend(["-drive".into(), format!("if=none,id=n{number},format=raw,file={}", file.display())]);
+                    let block = if number % 2 == 0 { 4096 } else { 512 };
+                    let namespace = format!(
+                        "nvme-ns,drive=n{number},bus=disk,nsid={number},logical_block_size={block},physical_block_size={block}"
+                    );
+                    all.extend(["-device".into(), namespace]);
+                }
+                all
+            }
         }
     }
 
@@ -101,8 +133,10 @@ impl Guest {
         // The file system asks for its checksum by an alias, which nobody in the guest could
         // resolve.
         let mut all = vec!["9pnet_virtio", "9p", "virtio_pci", "virtio_blk", "crc32c_generic?", "ext4"];
-        if self == Guest::Pmem {
-            all.extend(["nfit", "nd_pmem", "dax_pmem", "device_dax"]);
+        match self {
+            Guest::Pmem => all.extend(["nfit", "nd_pmem", "dax_pmem", "device_dax"]),
+            Guest::Nvme => all.push("nvme"),
+            Guest::Numa => {}
         }
         all
     }
@@ -111,6 +145,10 @@ impl Guest {
     fn set_up(self, parts: &Parts) -> String {
         match self {
             Guest::Numa => "cat /sys/devices/system/node/online".to_owned(),
+            // The driver looks for namespaces after it was loaded.
+            Guest::Nvme => format!(
+                "for i in 1 2 3 4 5 6 7 8 9 10; do [ -b /dev/nvme0n{NAMESPACES} ] && break; sleep 1; done\nls -l /dev/nvme0n{NAMESPACES}"
+            ),
             Guest::Pmem => format!(
                 r#"
 nd=/sys/bus/nd

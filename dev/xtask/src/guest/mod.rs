@@ -10,7 +10,8 @@
 //! | guest | hardware | what runs there |
 //! |---|---|---|
 //! | `pmem` | two NVDIMMs: a DAX file system, a DAX device | conformance and tests of persistent memory, with a real `MAP_SYNC` |
-//! | `numa` | a second node, of memory alone | tests and conformance of NUMA memory |
+//! | `numa` | a second node, of memory alone, and an HMAT | tests and conformance of NUMA memory, what the firmware says of it |
+//! | `nvme` | an NVMe disk, four namespaces with blocks of 512 bytes and 4 KiB | conformance of block devices |
 //!
 //! What is not shown there: that a flush was forgotten (the emulation ignores flushes), and any
 //! speed.
@@ -39,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const HELP: &str = "\
 usage: cargo xtask guest [--fetch] [GUEST ...]
 
-  GUEST     pmem or numa; all of them by default
+  GUEST     pmem, numa or nvme; all of them by default
   --fetch   first get what is missing with the system's package tools (apt-get and dpkg), into the cache folder
 
 It needs a QEMU for x86-64, a Linux kernel with its modules, and a static busybox. It looks for them

@@ -169,7 +169,8 @@ impl Ring {
                 break;
             };
             let (slices, len) = (&mut state.slices, piece.len as usize);
-            let buffer = piece.region_at.and_then(|at| slices.lookup(&self.ring, at, len, &self.calls));
+            let at = piece.region_at.filter(|_| self.site.rules.may_be_registered(piece.lane, piece.address as u64));
+            let buffer = at.and_then(|at| slices.lookup(&self.ring, at, len, &self.calls));
             match buffer {
                 Some(_) => state.jobs.counters.fixed_buffer_hits += 1,
                 None => state.jobs.counters.fixed_buffer_misses += 1,
