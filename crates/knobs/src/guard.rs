@@ -7,12 +7,10 @@ use std::time::{Duration, Instant};
 use datapipes_core::{Error, ErrorKind as Kind, Result, threads};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::journal::{Journal, Turn};
+use crate::journal::{Journal, LOOK_EVERY, Turn};
 use crate::restore::{RestoredKnobs, restore_journal};
 use crate::tree::MachineTree;
 
-/// The time between two looks at whether the turn is free, or the guard over.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// What the guard says once it will restore.
 const READY: u8 = b'+';
 /// What the guard is told when there is nothing to restore.

@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use datapipes_core::file_lock::FileLock;
 use datapipes_core::{AtomicFile, Error, ErrorKind, FileMode, Result};
@@ -18,6 +19,10 @@ const FOLDER: &str = "run/datapipes";
 const NAME: &str = "knobs.json";
 const OPERATION: &str = "set knobs";
 const VERSION: u32 = 2;
+/// How long a guard may take to restore before it counts as a transaction that lasts.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// The time between two looks at whether the turn is free.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The longest journal that is read.
 const MAX_JOURNAL: u64 = 16 << 20;
 /// The right to write that only the owner may have.
@@ -140,15 +145,23 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Takes the turn.
+    /// Takes the turn. A guard that is restoring has it for a short time, which is waited for.
     ///
     /// # Errors
     /// `Busy` where another process has it.
     pub(crate) fn take_or_refuse(tree: &MachineTree) -> Result<Turn> {
-        Turn::take(tree)?.ok_or_else(|| {
-            let error = Error::new(ErrorKind::Busy, OPERATION, "another transaction lasts");
-            error.with_advice("wait for its end; settings are restored in the order in which they were set")
-        })
+        let until = Instant::now() + MAX_WAIT;
+        loop {
+            if let Some(turn) = Turn::take(tree)? {
+                return Ok(turn);
+            }
+            if Instant::now() >= until {
+                let error = Error::new(ErrorKind::Busy, OPERATION, "another transaction lasts");
+                let advice = "wait for its end; settings are restored in the order in which they were set";
+                return Err(error.with_advice(advice));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Takes the turn, or returns `None` where another process has it.
