@@ -32,6 +32,28 @@ use crate::tree::MachineTree;
 const OPERATION: &str = "set knobs";
 /// Settings that were changed together. They are restored when it is dropped; a child made by
 /// `fork` restores nothing.
+///
+/// ```
+/// use datapipes_knobs::{KnobTransaction, MachineTree};
+/// # let root = std::env::temp_dir().join(format!("knobs-of-threads-{}", std::process::id()));
+/// # std::fs::create_dir_all(root.join("sys/fs/resctrl"))?;
+/// # std::fs::write(root.join("sys/fs/resctrl/schemata"), "L3:0=7ff")?;
+/// # let live = || MachineTree::under(&root);
+/// // The threads of a runtime; here, all of this process. Those that they start later have the
+/// // share, too.
+/// let threads = std::fs::read_dir("/proc/self/task")?.flatten();
+/// let threads: Vec<u32> = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+/// let share = [("share.l3".to_owned(), "0=f".to_owned())];
+/// # /*
+/// let live = MachineTree::live;
+/// # */
+/// let set = KnobTransaction::begin(&live(), &share, &threads, None, &mut |_| {})?;
+/// // What pipes of these threads bring into the cache takes four of its ways at most.
+/// let done = set.restore(&mut |_| {})?;
+/// assert!(done.left.is_empty());
+/// # std::fs::remove_dir_all(root)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct KnobTransaction {
     tree: MachineTree,
