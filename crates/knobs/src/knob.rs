@@ -76,6 +76,8 @@ pub(crate) enum Place {
         file: String,
         /// How much memory each unit of the value takes, in KiB.
         kib_each: u64,
+        /// The setting that the kernel changes with this one: its name and file.
+        along: Option<(String, String)>,
     },
     /// The bits `mask` of a register that each of the files has.
     Bits { files: Vec<String>, at: u64, width: usize, mask: u64, form: BitForm },
@@ -221,7 +223,7 @@ impl MachineKnob {
                     knob.allowed = AllowedValues::OneOf(words.collect());
                 }
                 knob.value = Some(chosen(&text).to_owned());
-                knob.place = Place::Text { file, kib_each: 0 };
+                knob.place = Place::Text { file, kib_each: 0, along: None };
             }
             Err(error) => knob.absent = Some(format!("/{file}: {error}")),
         }
@@ -271,6 +273,14 @@ impl MachineKnob {
     pub(crate) fn allowing(mut self, allowed: AllowedValues) -> MachineKnob {
         if self.value.is_some() {
             self.allowed = allowed;
+        }
+        self
+    }
+
+    /// The same, with the setting that the kernel changes with it.
+    pub(crate) fn changing(mut self, name: String, other: String) -> MachineKnob {
+        if let Place::Text { along, .. } = &mut self.place {
+            *along = Some((name, other));
         }
         self
     }

@@ -10,7 +10,7 @@
 //! Everything is found under one root, so a recorded or made tree can stand for a machine.
 //!
 //! **Not verified on hardware:** the registers of DDIO, DCA and prefetchers, `resctrl` and DSA work
-//! queues were tried on made trees only.
+//! queues were tried on made trees only, as the field `verified` of each knob says.
 //!
 //! ```
 //! use datapipes_knobs::{MachineTree, list};

@@ -57,6 +57,7 @@ impl KnobPlan {
             let knob = find(&known, name)?;
             plan.add(tree, knob, value, &mut lines)?;
         }
+        plan.add_what_changes_along(tree, &known);
         plan.check_memory(tree)?;
         if !lines.is_empty() {
             if threads.is_empty() {
@@ -72,6 +73,22 @@ impl KnobPlan {
     /// The settings that would change.
     pub fn changes(&self) -> &[KnobChange] {
         &self.changes
+    }
+
+    /// Adds what the kernel changes with other settings. These come first, so that they are restored
+    /// last.
+    fn add_what_changes_along(&mut self, tree: &MachineTree, known: &[MachineKnob]) {
+        let changed = |name: &str| self.writes.iter().any(|write| write.name() == name);
+        let mut first = Vec::new();
+        for knob in known.iter().filter(|knob| changed(&knob.name)) {
+            let Place::Text { along: Some((name, file)), .. } = &knob.place else { continue };
+            if let Ok(old) = tree.text(file)
+                && !changed(name)
+            {
+                first.push(SettingWrite::Along { knob: name.clone(), file: file.clone(), old, new: None });
+            }
+        }
+        self.writes.splice(0..0, first);
     }
 
     /// Huge pages of several sizes share the memory that is left.
@@ -93,7 +110,7 @@ impl KnobPlan {
         let mut file = String::new();
         let before = self.writes.len();
         match &knob.place {
-            Place::Text { file: text, kib_each } => {
+            Place::Text { file: text, kib_each, .. } => {
                 if old != new {
                     if knob.allowed.check(&old).is_err() {
                         let context = format!("{name} is `{old}`, which could not be restored");

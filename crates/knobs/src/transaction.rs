@@ -120,7 +120,7 @@ impl KnobTransaction {
 
     /// Makes the changes, and settles the journal.
     fn change(&mut self, tell: Tell<'_>) -> Result<()> {
-        for write in &self.journal.writes {
+        for write in self.journal.writes.iter().filter(|write| write.is_made()) {
             tell(TransactionStep::Change(write.name().to_owned()));
             write
                 .make(&self.tree)
@@ -135,6 +135,10 @@ impl KnobTransaction {
         }
         tell(TransactionStep::Settle);
         let mut settled = self.journal.clone();
+        for write in &mut settled.writes {
+            let context = format!("{}: /{}", write.name(), write.file());
+            write.settle(&self.tree).map_err(|e| Error::io(OPERATION, e, context))?;
+        }
         settled.is_settled = true;
         settled.keep(&self.tree)?;
         self.journal = settled;

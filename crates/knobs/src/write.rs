@@ -20,6 +20,9 @@ pub(crate) const GROUP: &str = "datapipes-";
 pub(crate) enum SettingWrite {
     /// The text of a file.
     Text { knob: String, file: String, old: String, new: String },
+    /// The text of a file that the kernel may change with another setting: it is not written, and
+    /// restored. Once all settings are changed, `new` is what it is then.
+    Along { knob: String, file: String, old: String, new: Option<String> },
     /// The bits `mask` of a register.
     Bits { knob: String, file: String, at: u64, width: usize, mask: u64, old: u64, new: u64 },
     /// A group of threads with shares of its own.
@@ -40,7 +43,9 @@ impl SettingWrite {
     /// What is changed, for people.
     pub(crate) fn name(&self) -> &str {
         match self {
-            SettingWrite::Text { knob, .. } | SettingWrite::Bits { knob, .. } => knob,
+            SettingWrite::Text { knob, .. } | SettingWrite::Along { knob, .. } | SettingWrite::Bits { knob, .. } => {
+                knob
+            }
             SettingWrite::Group { folder, .. } => folder,
         }
     }
@@ -48,7 +53,9 @@ impl SettingWrite {
     /// The file that is written.
     pub(crate) fn file(&self) -> &str {
         match self {
-            SettingWrite::Text { file, .. } | SettingWrite::Bits { file, .. } => file,
+            SettingWrite::Text { file, .. } | SettingWrite::Along { file, .. } | SettingWrite::Bits { file, .. } => {
+                file
+            }
             SettingWrite::Group { folder, .. } => folder,
         }
     }
@@ -70,10 +77,16 @@ impl SettingWrite {
         is_of.then_some(()).ok_or_else(|| format!("`{}` is no setting", self.file()))
     }
 
+    /// Whether the setting is written.
+    pub(crate) fn is_made(&self) -> bool {
+        !matches!(self, SettingWrite::Along { .. })
+    }
+
     /// Makes the change, and reads it back.
     pub(crate) fn make(&self, tree: &MachineTree) -> io::Result<()> {
         match self {
             SettingWrite::Text { file, new, .. } => tree.write_text(file, new)?,
+            SettingWrite::Along { .. } => {}
             SettingWrite::Bits { file, at, width, mask, new, .. } => put_bits(tree, file, *at, *width, *mask, *new)?,
             SettingWrite::Group { folder, lines, threads } => {
                 tree.make_folder(folder)?;
@@ -91,6 +104,7 @@ impl SettingWrite {
     pub(crate) fn verify(&self, tree: &MachineTree) -> io::Result<()> {
         match self {
             SettingWrite::Text { new, .. } => expect(&self.now(tree)?, new),
+            SettingWrite::Along { .. } => Ok(()),
             SettingWrite::Bits { new, .. } => expect(&self.now(tree)?, &format!("{new:#x}")),
             SettingWrite::Group { lines, .. } => {
                 let now = self.now(tree)?;
@@ -99,10 +113,23 @@ impl SettingWrite {
         }
     }
 
+    /// Notes what the kernel made of a setting that is not written.
+    pub(crate) fn settle(&mut self, tree: &MachineTree) -> io::Result<()> {
+        if !self.is_made() {
+            let now = self.now(tree)?;
+            if let SettingWrite::Along { new, .. } = self {
+                *new = Some(now);
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the value of the setting.
     fn now(&self, tree: &MachineTree) -> io::Result<String> {
         match self {
-            SettingWrite::Text { file, .. } => Ok(chosen(&tree.text(file)?).to_owned()),
+            SettingWrite::Text { file, .. } | SettingWrite::Along { file, .. } => {
+                Ok(chosen(&tree.text(file)?).to_owned())
+            }
             SettingWrite::Bits { file, at, width, mask, .. } => {
                 Ok(format!("{:#x}", tree.register(file, *at, *width)? & mask))
             }
@@ -115,6 +142,7 @@ impl SettingWrite {
     pub(crate) fn changed_by_others(&self, tree: &MachineTree) -> Option<String> {
         let ours = match self {
             SettingWrite::Text { old, new, .. } => [old.clone(), new.clone()],
+            SettingWrite::Along { old, new, .. } => [old.clone(), new.clone().unwrap_or_else(|| old.clone())],
             SettingWrite::Bits { old, new, .. } => [format!("{old:#x}"), format!("{new:#x}")],
             SettingWrite::Group { .. } => return None,
         };
@@ -131,7 +159,7 @@ impl SettingWrite {
 
     fn restore(&self, tree: &MachineTree) -> io::Result<TakenBack> {
         let old = match self {
-            SettingWrite::Text { old, .. } => old.clone(),
+            SettingWrite::Text { old, .. } | SettingWrite::Along { old, .. } => old.clone(),
             SettingWrite::Bits { old, .. } => format!("{old:#x}"),
             SettingWrite::Group { folder, .. } => {
                 if !tree.exists(folder) {

@@ -197,7 +197,7 @@ fn text(shown: &Shown) -> String {
                 None => writeln!(out, "    may be: {}", knob.allowed.shown()),
             };
             let _ = writeln!(out, "    {}; needs {}; affects {}", knob.lives_at, knob.needs, knob.affects);
-            let _ = writeln!(out, "    tried on {}", knob.verified);
+            let _ = writeln!(out, "    verified on {}", knob.verified);
         }
     }
     let absent: Vec<_> = shown.knobs.iter().filter(|knob| knob.value.is_none()).collect();

@@ -24,7 +24,8 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
             "Which memory gets transparent huge pages; the kernel may change vm.min_free_kbytes with it",
             PAGES,
             "sys/kernel/mm/transparent_hugepage/enabled",
-        ),
+        )
+        .changing("vm.min_free_kbytes".into(), "proc/sys/vm/min_free_kbytes".into()),
         text(
             "memory.thp_defrag",
             "Whether a page fault waits until memory is compacted for a huge page",

@@ -1,5 +1,5 @@
-//! Shares of caches and of memory bandwidth (Linux, Documentation/filesystems/resctrl.rst). They are
-//! given to a group of threads that is made for the transaction.
+//! Shares of caches and of memory bandwidth (Linux, Documentation/filesystems/resctrl.rst). They
+//! are given to a group of threads that is made for the transaction.
 
 use crate::knob::{About, AllowedValues, MADE_TREES, MachineKnob, Place, hexadecimal};
 use crate::tree::MachineTree;

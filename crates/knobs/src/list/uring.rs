@@ -1,4 +1,4 @@
-//! What io_uring depends on (Linux, Documentation/admin-guide/sysctl/kernel.rst; nvme's parameters).
+//! What io_uring depends on (Linux, Documentation/admin-guide/sysctl/kernel.rst; nvme).
 
 use crate::knob::{About, AllowedValues, MADE_TREES, MachineKnob, THIS_KIND};
 use crate::tree::MachineTree;

@@ -48,6 +48,37 @@ fn a_setting_that_changes_with_another_is_refused() {
 }
 
 #[test]
+fn what_the_kernel_changes_along_is_restored() {
+    let min_free = "proc/sys/vm/min_free_kbytes";
+    let all = settings(&[("block.nvme0n1.scheduler", "kyber"), ("memory.thp", "never")]);
+    for others in ["512", "300"] {
+        let made = Made::xeon();
+        made.put(min_free, "67584");
+        let before = made.snapshot();
+        let mut steps = Vec::new();
+        let mut tell = |step: TransactionStep| {
+            if step == TransactionStep::Verify {
+                made.put(REQUESTS, "512");
+                made.put(min_free, "11000");
+            }
+            steps.push(step);
+        };
+        let set = KnobTransaction::begin(&made.tree(), &all, &[], None, &mut tell).unwrap();
+        assert_eq!(set.changes().len(), 2, "what is asked for");
+        assert!(!steps.contains(&change_of("nr_requests")), "{steps:?}");
+        // As somebody sets it meanwhile, or does not.
+        made.put(REQUESTS, others);
+        let done = set.restore(&mut |_| {}).unwrap();
+        assert_eq!(made.text(min_free), "67584", "{done:?}");
+        if others == "300" {
+            assert!(done.left.len() == 1 && done.left[0].contains("nr_requests") && made.text(REQUESTS) == "300");
+            made.put(REQUESTS, "256");
+        }
+        assert_eq!((made.snapshot(), made.has_journal()), (before, false), "{done:?}");
+    }
+}
+
+#[test]
 fn what_changes_while_others_are_restored_is_restored_again() {
     let made = Made::xeon();
     let before = made.snapshot();
@@ -188,7 +219,8 @@ fn all_shares_of_a_group_are_written_together_and_read_back() {
     assert_eq!(made.text(&schemata), "L3:0=f;1=7f0\nMB:1=50");
     drop(set);
     assert_eq!(made.snapshot(), before);
-    // The kernel shows all domains and resources, and zeros before masks; it may take another share.
+    // The kernel shows all domains and resources, and zeros before masks. It may take another
+    // share.
     for (shown, is_taken) in [
         ("    MB:0=100;1=50\n    L3:0=00f;1=7f0", true),
         ("    MB:0=100;1=60\n    L3:0=00f;1=7f0", false),
