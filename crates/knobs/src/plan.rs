@@ -75,8 +75,8 @@ impl KnobPlan {
         &self.changes
     }
 
-    /// Adds what the kernel changes with other settings. These come first, so that they are restored
-    /// last.
+    /// Adds what the kernel changes with other settings. These come first, so that they are
+    /// restored last.
     fn add_what_changes_along(&mut self, tree: &MachineTree, known: &[MachineKnob]) {
         let changed = |name: &str| self.writes.iter().any(|write| write.name() == name);
         let mut first = Vec::new();
