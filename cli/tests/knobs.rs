@@ -58,6 +58,8 @@ fn the_list_says_what_is_there_and_what_is_not() {
     }
     let json: Value = serde_json::from_slice(&run(&made, &["--only", "block.sda", "--json"]).stdout).unwrap();
     assert_eq!(json["knobs"].as_array().unwrap().len(), 2);
+    assert_eq!(json["knobs"][0]["verified"], "this kind of machine");
+    assert_eq!(json["journal"], Value::Null);
     assert_eq!(json["knobs"][1]["allowed"]["number"]["max"], 1 << 20);
     let nothing = run(&made, &["--only", "block.sdz"]);
     assert_eq!(nothing.status.code(), Some(2));
@@ -117,4 +119,90 @@ fn whoever_kills_it_the_settings_are_restored() {
     assert_eq!(ahead(&made), "128");
     let output = run(&made, &["restore"]);
     assert!(output.status.success() && output.stdout.starts_with(b"nothing"), "{output:?}");
+}
+
+/// A machine whose transaction and guard were killed.
+fn left_over() -> TempFolder {
+    let made = machine();
+    let mut child = held(&made);
+    let pid = rustix::process::Pid::from_child(&child);
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let guards = fs::read_to_string(children).unwrap();
+    for guard in guards.split_whitespace() {
+        let guard = rustix::process::Pid::from_raw(guard.parse().unwrap()).unwrap();
+        let _ = kill_process(guard, Signal::KILL);
+    }
+    kill_process_group(pid, Signal::KILL).unwrap();
+    child.wait().unwrap();
+    assert_eq!(ahead(&made), "4096");
+    made
+}
+
+#[test]
+fn what_was_left_is_mentioned_and_restored_by_whoever_comes_next() {
+    let made = left_over();
+    let words = "keeps the old values of block.sda.read_ahead_kb";
+    let list = run(&made, &[]);
+    assert!(String::from_utf8(list.stdout).unwrap().contains(words));
+    let json: Value = serde_json::from_slice(&run(&made, &["--json"]).stdout).unwrap();
+    assert_eq!(json["journal"][0], "block.sda.read_ahead_kb");
+    assert_eq!(json["knobs"][0]["verified"], "made trees only");
+    let dry = run(&made, &["set", "block.sda.scheduler=kyber", "--dry-run"]);
+    assert!(dry.status.success() && String::from_utf8(dry.stderr).unwrap().contains(words));
+    assert_eq!(ahead(&made), "4096", "a list and a dry run change nothing");
+    // It is restored though the new value is refused.
+    let wrong = run(&made, &["set", "block.sda.scheduler=deadline"]);
+    assert_eq!((wrong.status.code(), ahead(&made).as_str()), (Some(2), "128"), "{wrong:?}");
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("block.sda.read_ahead_kb: restored"));
+    assert!(!String::from_utf8(run(&made, &[]).stdout).unwrap().contains(words));
+}
+
+#[test]
+fn the_end_says_whether_all_is_restored() {
+    let made = left_over();
+    fs::write(made.path(AHEAD), "32").unwrap();
+    let output = run(&made, &["restore"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && text.contains("somebody set it to 32"), "{text}");
+    let shell = format!("echo 33 > {}", made.path(AHEAD).display());
+    let set = ["set", "block.sda.read_ahead_kb=64", "--", "sh", "-c", &shell];
+    assert_eq!((run(&made, &set).status.code(), ahead(&made).as_str()), (Some(1), "33"));
+
+    let made = left_over();
+    fs::remove_file(made.path(AHEAD)).unwrap();
+    fs::create_dir(made.path(AHEAD)).unwrap();
+    let refused = run(&made, &["restore"]);
+    assert!(refused.status.code() == Some(2) && String::from_utf8_lossy(&refused.stderr).contains("--forget"));
+    let forgotten = run(&made, &["restore", "--forget"]);
+    let text = String::from_utf8(forgotten.stdout).unwrap();
+    assert!(forgotten.status.code() == Some(1) && text.contains("given up"), "{text}");
+    assert!(run(&made, &["restore"]).status.success());
+
+    // A disk that was removed has nothing to be restored.
+    let made = left_over();
+    fs::remove_dir_all(made.path("sys/block/sda")).unwrap();
+    let gone = run(&made, &["restore"]);
+    assert!(gone.status.success() && String::from_utf8_lossy(&gone.stdout).contains("is gone"), "{gone:?}");
+}
+
+#[test]
+fn a_root_may_begin_with_a_dash_or_be_a_link() {
+    let above = folder();
+    let made = machine();
+    std::os::unix::fs::symlink(made.at(), above.path("-machine")).unwrap();
+    for root in ["--root=-machine", "--root=./-machine"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+        command.current_dir(above.at()).args(["knobs", "set", "block.sda.read_ahead_kb=4096", root]);
+        command.args(["--", "sh", "-c", "echo there; exec sleep 1000"]).process_group(0);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!((line.as_str(), ahead(&made).as_str()), ("there\n", "4096"), "{root}");
+        // The guard is in a group of its own. It knows the folder, wherever the link leads now.
+        fs::rename(above.path("-machine"), above.path("parked")).unwrap();
+        kill_process_group(rustix::process::Pid::from_child(&child), Signal::KILL).unwrap();
+        child.wait().unwrap();
+        until("the settings are restored", || ahead(&made) == "128" && !made.path("run/datapipes/knobs.json").exists());
+        fs::rename(above.path("parked"), above.path("-machine")).unwrap();
+    }
 }

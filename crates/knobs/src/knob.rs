@@ -15,6 +15,8 @@ pub struct MachineKnob {
     pub affects: &'static str,
     /// What is needed to change it.
     pub needs: &'static str,
+    /// What it was tried on.
+    pub verified: &'static str,
     /// The file, and the register in it.
     pub lives_at: String,
     /// What it may be set to.
@@ -42,6 +44,13 @@ pub enum AllowedValues {
         /// The largest.
         max: u64,
     },
+    /// A whole number from 0 on, or a word for none.
+    NumberOr {
+        /// The word.
+        none: &'static str,
+        /// The largest.
+        max: u64,
+    },
     /// A mask, hexadecimal. It is not empty, and its bits are neighbours.
     Mask {
         /// The bits it may have.
@@ -65,8 +74,10 @@ pub enum AllowedValues {
 pub(crate) enum Place {
     Text {
         file: String,
-        /// Whether the kernel may reach the value in steps, or only a part of the way.
-        is_gradual: bool,
+        /// How much memory each unit of the value takes, in KiB.
+        kib_each: u64,
+        /// The setting that the kernel changes with this one: its name and file.
+        along: Option<(String, String)>,
     },
     /// The bits `mask` of a register that each of the files has.
     Bits { files: Vec<String>, at: u64, width: usize, mask: u64, form: BitForm },
@@ -127,6 +138,10 @@ impl AllowedValues {
                 let number = value.bytes().all(|b| b.is_ascii_digit()).then(|| value.parse::<u64>().ok()).flatten();
                 number.filter(|n| (min..=max).contains(&n)).map(|n| n.to_string())
             }
+            AllowedValues::NumberOr { none, .. } if value == *none => Some(value.to_owned()),
+            AllowedValues::NumberOr { max, .. } => {
+                return AllowedValues::Number { min: 0, max: *max }.check(value).map_err(|_| self.shown());
+            }
             AllowedValues::Mask { bits } => {
                 hexadecimal(value).filter(|mask| is_run(*mask) && mask & !bits == 0).map(|mask| format!("{mask:#x}"))
             }
@@ -141,6 +156,7 @@ impl AllowedValues {
         match self {
             AllowedValues::OneOf(words) => words.join(", "),
             AllowedValues::Number { min, max } => format!("{min} to {max}"),
+            AllowedValues::NumberOr { none, max } => format!("{none} or 0 to {max}"),
             AllowedValues::Mask { bits } => format!("a mask of neighbouring bits within {bits:#x}"),
             AllowedValues::Shares { domains, each, is_mask } => {
                 let example = if *is_mask { "f" } else { "50" };
@@ -185,6 +201,7 @@ impl MachineKnob {
             what: what.into(),
             affects: about.affects,
             needs: about.needs,
+            verified: about.verified,
             lives_at: String::new(),
             allowed: AllowedValues::Nothing,
             value: None,
@@ -206,7 +223,7 @@ impl MachineKnob {
                     knob.allowed = AllowedValues::OneOf(words.collect());
                 }
                 knob.value = Some(chosen(&text).to_owned());
-                knob.place = Place::Text { file, is_gradual: false };
+                knob.place = Place::Text { file, kib_each: 0, along: None };
             }
             Err(error) => knob.absent = Some(format!("/{file}: {error}")),
         }
@@ -260,6 +277,14 @@ impl MachineKnob {
         self
     }
 
+    /// The same, with the setting that the kernel changes with it.
+    pub(crate) fn changing(mut self, name: String, other: String) -> MachineKnob {
+        if let Place::Text { along, .. } = &mut self.place {
+            *along = Some((name, other));
+        }
+        self
+    }
+
     /// The same, which this library does not change.
     pub(crate) fn fixed(mut self, why: &str) -> MachineKnob {
         self.fixed = Some(why.into());
@@ -273,4 +298,11 @@ impl MachineKnob {
 pub(crate) struct About {
     pub(crate) affects: &'static str,
     pub(crate) needs: &'static str,
+    pub(crate) verified: &'static str,
 }
+
+/// It was set and restored on machines like those of this project: two processors of Zen 4, virtual
+/// disks, Linux 6.
+pub(crate) const THIS_KIND: &str = "this kind of machine";
+/// No machine of this project has it.
+pub(crate) const MADE_TREES: &str = "made trees only";

@@ -10,7 +10,7 @@
 //! Everything is found under one root, so a recorded or made tree can stand for a machine.
 //!
 //! **Not verified on hardware:** the registers of DDIO, DCA and prefetchers, `resctrl` and DSA work
-//! queues were tried on made trees only.
+//! queues were tried on made trees only, as the field `verified` of each knob says.
 //!
 //! ```
 //! use datapipes_knobs::{MachineTree, list};
@@ -28,6 +28,8 @@ mod journal;
 mod knob;
 mod list;
 mod plan;
+mod restore;
+mod step;
 mod transaction;
 mod tree;
 mod write;
@@ -36,5 +38,7 @@ pub use guard::restore_when_closed;
 pub use knob::{AllowedValues, MachineKnob};
 pub use list::list;
 pub use plan::{KnobChange, KnobPlan};
-pub use transaction::{KnobTransaction, RestoredKnobs, TransactionStep, restore_left_over};
+pub use restore::{RestoredKnobs, forget_left_over, journaled, restore_left_over};
+pub use step::TransactionStep;
+pub use transaction::KnobTransaction;
 pub use tree::MachineTree;

@@ -4,9 +4,9 @@ use datapipes_core::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::knob::{MachineKnob, Place};
-use crate::list::list;
+use crate::list::{RESCTRL, list, max_taken_kib};
 use crate::tree::MachineTree;
-use crate::write::SettingWrite;
+use crate::write::{GROUP, SettingWrite};
 
 const OPERATION: &str = "set knobs";
 /// A name that is not known is compared with those that share as many letters at its beginning.
@@ -34,6 +34,8 @@ pub struct KnobChange {
 pub struct KnobPlan {
     changes: Vec<KnobChange>,
     pub(crate) writes: Vec<SettingWrite>,
+    /// How much more memory the changes take, in KiB.
+    taken_kib: u64,
 }
 
 impl KnobPlan {
@@ -46,7 +48,7 @@ impl KnobPlan {
     /// the machine lacks it. `Unsupported`: this library does not change it.
     pub fn new(tree: &MachineTree, settings: &[(String, String)], threads: &[u32], group: &str) -> Result<KnobPlan> {
         let known = list(tree);
-        let mut plan = KnobPlan { changes: Vec::new(), writes: Vec::new() };
+        let mut plan = KnobPlan { changes: Vec::new(), writes: Vec::new(), taken_kib: 0 };
         let mut lines = Vec::new();
         for (at, (name, value)) in settings.iter().enumerate() {
             if settings[..at].iter().any(|(before, _)| before == name) {
@@ -55,12 +57,14 @@ impl KnobPlan {
             let knob = find(&known, name)?;
             plan.add(tree, knob, value, &mut lines)?;
         }
+        plan.add_what_changes_along(tree, &known);
+        plan.check_memory(tree)?;
         if !lines.is_empty() {
             if threads.is_empty() {
                 let advice = "name the command that is to have it: dpipe knobs set share.l3=... -- COMMAND";
                 return Err(invalid("a share is for threads, and none were named".into(), advice));
             }
-            let folder = format!("{}/datapipes-{group}", crate::list::RESCTRL);
+            let folder = format!("{RESCTRL}/{GROUP}{group}");
             plan.writes.push(SettingWrite::Group { folder, lines, threads: threads.to_vec() });
         }
         Ok(plan)
@@ -69,6 +73,32 @@ impl KnobPlan {
     /// The settings that would change.
     pub fn changes(&self) -> &[KnobChange] {
         &self.changes
+    }
+
+    /// Adds what the kernel changes with other settings. These come first, so that they are
+    /// restored last.
+    fn add_what_changes_along(&mut self, tree: &MachineTree, known: &[MachineKnob]) {
+        let changed = |name: &str| self.writes.iter().any(|write| write.name() == name);
+        let mut first = Vec::new();
+        for knob in known.iter().filter(|knob| changed(&knob.name)) {
+            let Place::Text { along: Some((name, file)), .. } = &knob.place else { continue };
+            if let Ok(old) = tree.text(file)
+                && !changed(name)
+            {
+                first.push(SettingWrite::Along { knob: name.clone(), file: file.clone(), old, new: None });
+            }
+        }
+        self.writes.splice(0..0, first);
+    }
+
+    /// Huge pages of several sizes share the memory that is left.
+    fn check_memory(&self, tree: &MachineTree) -> Result<()> {
+        let max = max_taken_kib(tree);
+        if self.taken_kib <= max {
+            return Ok(());
+        }
+        let context = format!("memory.hugepages_*: they would take {} MiB together", self.taken_kib >> 10);
+        Err(invalid(context, &format!("{} MiB may be taken now", max >> 10)))
     }
 
     fn add(&mut self, tree: &MachineTree, knob: &MachineKnob, value: &str, lines: &mut Vec<String>) -> Result<()> {
@@ -80,16 +110,17 @@ impl KnobPlan {
         let mut file = String::new();
         let before = self.writes.len();
         match &knob.place {
-            Place::Text { file: text, is_gradual } => {
+            Place::Text { file: text, kib_each, .. } => {
                 if old != new {
+                    if knob.allowed.check(&old).is_err() {
+                        let context = format!("{name} is `{old}`, which could not be restored");
+                        let error = Error::new(ErrorKind::Unsupported, OPERATION, context);
+                        return Err(error.with_advice(format!("{name} may be: {}", knob.allowed.shown())));
+                    }
+                    let more = number(&new).saturating_sub(number(&old)).saturating_mul(*kib_each);
+                    self.taken_kib = self.taken_kib.saturating_add(more);
                     let (knob, new) = (name.clone(), new.clone());
-                    self.writes.push(SettingWrite::Text {
-                        knob,
-                        file: text.clone(),
-                        old: old.clone(),
-                        new,
-                        is_gradual: *is_gradual,
-                    });
+                    self.writes.push(SettingWrite::Text { knob, file: text.clone(), old: old.clone(), new });
                 }
                 file.clone_from(text);
             }
@@ -109,7 +140,7 @@ impl KnobPlan {
             }
             Place::Shares { resource } => {
                 lines.push(format!("{resource}:{new}"));
-                file = crate::list::RESCTRL.into();
+                file = RESCTRL.into();
             }
             Place::Nowhere => return Err(invalid(format!("{name} has no place"), "see `dpipe knobs`")),
         }
@@ -120,6 +151,10 @@ impl KnobPlan {
         }
         Ok(())
     }
+}
+
+fn number(value: &str) -> u64 {
+    value.parse().unwrap_or(0)
 }
 
 fn invalid(context: String, advice: &str) -> Error {

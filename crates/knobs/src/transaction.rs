@@ -3,81 +3,73 @@
 //! ```text
 //! turn     -> a journal of a process that died is there: restore what it names
 //! plan     -> check every value, note every old one
-//! guard    -> a process that restores when this one dies
+//! guard    -> a process that restores when this one dies; it says when it is there
 //! journal  -> published whole, before the first change
 //! change   -> one after the other; each is read back; a refusal takes back those before it
+//! verify   -> all are read again: the kernel may have changed one with another
+//! settle   -> the journal is published again: every setting has its new value
 //! ...
 //! restore  -> in reverse; a setting that somebody changed meanwhile stays, and is told
 //! forget   -> the journal goes last
 //! ```
 //! Whatever the moment of a crash, either nothing was changed, or a journal names all that may have
 //! been. The guard reads it; if it was killed as well, the next transaction or
-//! [`restore_left_over`] does.
+//! [`restore_left_over`](crate::restore_left_over) does. Before it is settled, every setting gets
+//! its old value back, whatever it is then.
 
-use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use datapipes_core::process::OwningProcess;
-use datapipes_core::{Error, ErrorKind, Result, threads};
-use serde::Serialize;
+use datapipes_core::{Error, Result};
 
+use crate::guard::Guard;
 use crate::journal::{Journal, Turn};
 use crate::plan::{KnobChange, KnobPlan};
+use crate::restore::{RestoredKnobs, restore_all, restore_journal};
+use crate::step::{Tell, TransactionStep};
 use crate::tree::MachineTree;
-use crate::write::{SettingWrite, TakenBack};
 
 const OPERATION: &str = "set knobs";
-/// What the guard is told when there is nothing to restore.
-pub(crate) const DONE: u8 = b'.';
-
-/// What a transaction is about to do. A caller may log it; tests end the process there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TransactionStep {
-    /// The guard is started.
-    Guard,
-    /// The journal is kept.
-    Keep,
-    /// A setting is changed.
-    Change(String),
-    /// Every setting is changed.
-    Changed,
-    /// A setting is restored.
-    Restore(String),
-    /// The journal is removed.
-    Forget,
-    /// Nothing is left to do.
-    Over,
-}
-
-/// The settings that a transaction restored, and those that it left.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RestoredKnobs {
-    /// The settings that have their old value again.
-    pub restored: Vec<String>,
-    /// Those that somebody changed meanwhile, and that stay, in words.
-    pub left: Vec<String>,
-}
-
 /// Settings that were changed together. They are restored when it is dropped; a child made by
 /// `fork` restores nothing.
+///
+/// ```
+/// use datapipes_knobs::{KnobTransaction, MachineTree};
+/// # let root = std::env::temp_dir().join(format!("knobs-of-threads-{}", std::process::id()));
+/// # std::fs::create_dir_all(root.join("sys/fs/resctrl"))?;
+/// # std::fs::write(root.join("sys/fs/resctrl/schemata"), "L3:0=7ff")?;
+/// # let live = || MachineTree::under(&root);
+/// // The threads of a runtime; here, all of this process. Those that they start later have the
+/// // share, too.
+/// let threads = std::fs::read_dir("/proc/self/task")?.flatten();
+/// let threads: Vec<u32> = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+/// let share = [("share.l3".to_owned(), "0=f".to_owned())];
+/// # /*
+/// let live = MachineTree::live;
+/// # */
+/// let set = KnobTransaction::begin(&live(), &share, &threads, None, &mut |_| {})?;
+/// // What pipes of these threads bring into the cache takes four of its ways at most.
+/// let done = set.restore(&mut |_| {})?;
+/// assert!(done.left.is_empty());
+/// # std::fs::remove_dir_all(root)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct KnobTransaction {
     tree: MachineTree,
     journal: Journal,
     changes: Vec<KnobChange>,
-    guard: Option<Child>,
+    guard: Option<Guard>,
     turn: Option<Turn>,
     owner: OwningProcess,
 }
 
-/// What may be told of the steps.
-type Tell<'a> = &'a mut dyn FnMut(TransactionStep);
-
 impl KnobTransaction {
     /// Changes settings, after it restored what a process that died had left. `threads` are those
     /// that get the shares of cache and memory bandwidth. `guard` makes the command of a process
-    /// that calls [`restore_when_closed`](crate::restore_when_closed) with its standard input and
-    /// the transaction's id; without it, the journal alone remains after a crash.
+    /// that calls [`restore_when_closed`](crate::restore_when_closed) with the transaction's id,
+    /// its standard input and its standard output; without it, the journal alone remains after a
+    /// crash.
     ///
     /// # Errors
     /// As [`KnobPlan::new`], and nothing is changed. `Busy` while another transaction lasts. Where
@@ -89,10 +81,13 @@ impl KnobTransaction {
         guard: Option<&dyn Fn(&str) -> Command>,
         tell: Tell<'_>,
     ) -> Result<KnobTransaction> {
-        // An error of the command line is told before anything is touched.
         let id = new_id()?;
-        KnobPlan::new(tree, settings, threads, &id)?;
-        let turn = Turn::take(tree)?.ok_or_else(busy)?;
+        if Journal::find(tree)?.is_none() {
+            // An error of the command line is told before anything is touched.
+            KnobPlan::new(tree, settings, threads, &id)?;
+        }
+        let turn = Turn::take_or_refuse(tree)?;
+        // What a process left that died is restored, also where the new values are refused then.
         restore_journal(tree, None, tell)?;
         let plan = KnobPlan::new(tree, settings, threads, &id)?;
         let changes = plan.changes().to_vec();
@@ -110,25 +105,45 @@ impl KnobTransaction {
         }
         if let Some(guard) = guard {
             tell(TransactionStep::Guard);
-            begun.guard = Some(start(guard(&begun.journal.id))?);
+            begun.guard = Some(Guard::start(guard(&begun.journal.id))?);
         }
         tell(TransactionStep::Keep);
         begun.journal.keep(tree)?;
-        for write in &begun.journal.writes {
-            tell(TransactionStep::Change(write.name().to_owned()));
-            if let Err(error) = write.make(tree) {
-                let refused = Error::io(OPERATION, error, format!("{}: /{}", write.name(), write.file()));
-                let taken_back = begun.end(true, tell);
-                return Err(match taken_back {
-                    Ok(_) => refused.with_advice("nothing is changed: what was set before it is restored"),
-                    Err(error) => {
-                        refused.with_advice(format!("what was set before it could not all be restored: {error}"))
-                    }
-                });
-            }
+        match begun.change(tell) {
+            Ok(()) => Ok(begun),
+            Err(refused) => Err(match begun.end(true, tell) {
+                Ok(_) => refused.with_advice("nothing is changed: what was set before it is restored"),
+                Err(error) => refused.with_advice(format!("what was set before it could not all be restored: {error}")),
+            }),
         }
+    }
+
+    /// Makes the changes, and settles the journal.
+    fn change(&mut self, tell: Tell<'_>) -> Result<()> {
+        for write in self.journal.writes.iter().filter(|write| write.is_made()) {
+            tell(TransactionStep::Change(write.name().to_owned()));
+            write
+                .make(&self.tree)
+                .map_err(|e| Error::io(OPERATION, e, format!("{}: /{}", write.name(), write.file())))?;
+        }
+        tell(TransactionStep::Verify);
+        for write in &self.journal.writes {
+            write.verify(&self.tree).map_err(|e| {
+                let context = format!("{}: /{} changed with another setting", write.name(), write.file());
+                Error::io(OPERATION, e, context)
+            })?;
+        }
+        tell(TransactionStep::Settle);
+        let mut settled = self.journal.clone();
+        for write in &mut settled.writes {
+            let context = format!("{}: /{}", write.name(), write.file());
+            write.settle(&self.tree).map_err(|e| Error::io(OPERATION, e, context))?;
+        }
+        settled.is_settled = true;
+        settled.keep(&self.tree)?;
+        self.journal = settled;
         tell(TransactionStep::Changed);
-        Ok(begun)
+        Ok(())
     }
 
     /// The settings that were changed.
@@ -166,23 +181,15 @@ impl KnobTransaction {
         let outcome = if self.journal.writes.is_empty() {
             Ok(RestoredKnobs::default())
         } else if restores {
-            restore_journal(&self.tree, Some(&self.journal.id), tell)
+            restore_all(&self.tree, &mut self.journal, tell)
         } else {
             tell(TransactionStep::Forget);
-            Journal::forget(&self.tree).map(|()| RestoredKnobs::default())
+            self.journal.forget(&self.tree).map(|()| RestoredKnobs::default())
         };
         tell(TransactionStep::Over);
-        // The guard looks once more where that failed.
-        if let Some(mut guard) = self.guard.take() {
-            if outcome.is_ok()
-                && let Some(mut word) = guard.stdin.take()
-            {
-                // If it is not there any more, there is nobody to tell.
-                let _ = word.write_all(&[DONE]);
-            }
-            drop(turn);
-            drop(guard.stdin.take());
-            let _ = guard.wait();
+        drop(turn);
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss(outcome.is_err());
         }
         outcome
     }
@@ -201,66 +208,9 @@ impl Drop for KnobTransaction {
     }
 }
 
-/// Restores what a transaction left whose process and guard were killed. `None` if nothing is left
-/// over.
-///
-/// # Errors
-/// `Busy` while a transaction lasts. The first refusal of the kernel, after all others were tried.
-pub fn restore_left_over(tree: &MachineTree, tell: Tell<'_>) -> Result<Option<RestoredKnobs>> {
-    if Journal::find(tree)?.is_none() {
-        return Ok(None);
-    }
-    let _turn = Turn::take(tree)?.ok_or_else(busy)?;
-    match Journal::find(tree)? {
-        Some(_) => restore_journal(tree, None, tell).map(Some),
-        None => Ok(None),
-    }
-}
-
-/// Restores what the journal names, if one is there, and forgets it. With an id, only the journal
-/// of that transaction. The caller has the turn.
-pub(crate) fn restore_journal(tree: &MachineTree, id: Option<&str>, tell: Tell<'_>) -> Result<RestoredKnobs> {
-    let mut all = RestoredKnobs::default();
-    let Some(journal) = Journal::find(tree)?.filter(|journal| id.is_none_or(|id| id == journal.id)) else {
-        return Ok(all);
-    };
-    let mut outcome = Ok(());
-    for write in journal.writes.iter().rev() {
-        tell(TransactionStep::Restore(write.name().to_owned()));
-        match write.take_back(tree) {
-            Ok(TakenBack::Restored) => all.restored.push(write.name().to_owned()),
-            Ok(TakenBack::WasOld) => {}
-            Ok(TakenBack::Left { now }) => all.left.push(left(write, &now)),
-            Err(error) => {
-                let error = Error::io("restore knobs", error, format!("{}: /{}", write.name(), write.file()));
-                outcome = outcome.and(Err(error.with_advice("`dpipe knobs restore` tries again")));
-            }
-        }
-    }
-    outcome?;
-    tell(TransactionStep::Forget);
-    Journal::forget(tree)?;
-    Ok(all)
-}
-
-fn left(write: &SettingWrite, now: &str) -> String {
-    format!("{}: somebody set it to {now} meanwhile, which stays", write.name())
-}
-
-fn busy() -> Error {
-    let error = Error::new(ErrorKind::Busy, OPERATION, "another transaction lasts");
-    error.with_advice("wait for its end; settings are restored in the order in which they were set")
-}
-
 fn new_id() -> Result<String> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| Error::os(OPERATION, e.raw_os_error(), "a random number"))?;
     Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
-}
-
-fn start(mut command: Command) -> Result<Child> {
-    let shown = command.get_program().to_string_lossy().into_owned();
-    threads::start_program(command.stdin(Stdio::piped()))
-        .map_err(|e| Error::io("start the guard", e, shown).with_advice("nothing is changed"))
 }

@@ -2,11 +2,16 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The longest text of a setting; those of sysfs have a page at most.
-const MAX_TEXT: u64 = 64 << 10;
+use rustix::fs::OFlags;
+
+/// The longest text that is read. /proc/cpuinfo has 1.3 KiB for each processor; settings of sysfs
+/// have a page at most.
+const MAX_TEXT: u64 = 16 << 20;
+/// The file systems in which the kernel shows settings (linux/magic.h): sysfs, procfs, resctrl.
+const FILE_SYSTEMS_OF_SETTINGS: [i64; 3] = [0x6265_6572, 0x9fa0, 0x0765_5821];
 
 /// The files of a machine's settings under one root. All names are relative to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,18 +25,18 @@ impl MachineTree {
         MachineTree { root: PathBuf::from("/") }
     }
 
-    /// Returns a recorded or made tree.
+    /// Returns a recorded or made tree. The root stays the same folder where the program goes to
+    /// another one, or where a link in its path changes.
     pub fn under(root: impl Into<PathBuf>) -> MachineTree {
-        MachineTree { root: root.into() }
+        let root = root.into();
+        // A root that is not there has no settings, whatever its name.
+        let whole = std::fs::canonicalize(&root).or_else(|_| std::path::absolute(&root));
+        MachineTree { root: whole.unwrap_or(root) }
     }
 
-    /// The root.
+    /// The root, from the beginning and without links.
     pub fn root(&self) -> &Path {
         &self.root
-    }
-
-    fn is_live(&self) -> bool {
-        self.root == Path::new("/")
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -44,15 +49,24 @@ impl MachineTree {
 
     /// Returns the trimmed text of a file.
     pub(crate) fn text(&self, name: &str) -> io::Result<String> {
+        let file = self.open(name, File::options().read(true))?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
         let mut bytes = Vec::new();
-        File::open(self.path(name))?.take(MAX_TEXT).read_to_end(&mut bytes)?;
+        file.take(MAX_TEXT + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_TEXT {
+            let why = format!("it is longer than {} MiB", MAX_TEXT >> 20);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
     /// Writes the text of a setting by one call: the kernel takes it whole or not at all.
     pub(crate) fn write_text(&self, name: &str, text: &str) -> io::Result<()> {
-        let line = if self.is_live() { format!("{text}\n") } else { shown_again(&self.text(name)?, text) };
-        let mut file = File::options().write(true).open(self.path(name))?;
+        let mut file = self.open(name, File::options().write(true))?;
+        let is_made = !is_of_the_kernel(&file)?;
+        let line = if is_made { shown_again(&self.text(name)?, text) } else { format!("{text}\n") };
         let written = file.write(line.as_bytes())?;
         if written != line.len() {
             return Err(io::Error::new(
@@ -60,23 +74,29 @@ impl MachineTree {
                 format!("{written} of {} bytes were taken", line.len()),
             ));
         }
-        if !self.is_live() {
+        if is_made {
             // What stands for a setting is a plain file, which keeps what was longer.
             file.set_len(line.len() as u64)?;
         }
         Ok(())
     }
 
+    /// Opens a file. What is there is not waited for: a named pipe may stand in its place.
+    fn open(&self, name: &str, how: &mut std::fs::OpenOptions) -> io::Result<File> {
+        how.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(self.path(name))
+    }
+
     /// Returns a register of `width` bytes, in the low bytes of the result.
     pub(crate) fn register(&self, name: &str, at: u64, width: usize) -> io::Result<u64> {
         let mut bytes = [0; 8];
-        File::open(self.path(name))?.read_exact_at(&mut bytes[..width.min(8)], at)?;
+        let file = self.open(name, File::options().read(true))?;
+        file.read_exact_at(&mut bytes[..width.min(8)], at)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
     /// Writes a register of `width` bytes by one call.
     pub(crate) fn write_register(&self, name: &str, at: u64, width: usize, value: u64) -> io::Result<()> {
-        let file = File::options().write(true).open(self.path(name))?;
+        let file = self.open(name, File::options().write(true))?;
         let bytes = value.to_le_bytes();
         let written = file.write_at(&bytes[..width.min(8)], at)?;
         if written != width.min(8) {
@@ -85,11 +105,13 @@ impl MachineTree {
         Ok(())
     }
 
-    /// Returns the names in a folder, sorted; none where it is absent.
+    /// Returns the names in a folder, sorted; none where it is absent. Names with control
+    /// characters are left out: no kernel makes them, and a terminal would obey them.
     pub(crate) fn names(&self, name: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path(name)) else { return Vec::new() };
         let mut names: Vec<String> =
             entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.retain(|name| !name.contains(char::is_control));
         names.sort();
         names
     }
@@ -101,13 +123,14 @@ impl MachineTree {
 
     /// Makes a folder of a control file system, which fills it.
     pub(crate) fn make_folder(&self, name: &str) -> io::Result<()> {
-        std::fs::create_dir(self.path(name))?;
-        if !self.is_live() {
+        let path = self.path(name);
+        std::fs::create_dir(&path)?;
+        if !is_of_the_kernel(&File::open(&path)?)? {
             // What the kernel would put there.
             for file in ["schemata", "tasks"] {
                 rustix::fs::mknodat(
                     rustix::fs::CWD,
-                    self.path(name).join(file),
+                    path.join(file),
                     rustix::fs::FileType::RegularFile,
                     rustix::fs::Mode::from_raw_mode(0o644),
                     0,
@@ -119,16 +142,22 @@ impl MachineTree {
 
     /// Removes such a folder. One that is not there is gone.
     pub(crate) fn remove_folder(&self, name: &str) -> io::Result<()> {
-        if !self.is_live() {
+        let path = self.path(name);
+        if File::open(&path).is_ok_and(|folder| is_of_the_kernel(&folder).is_ok_and(|is| !is)) {
             for file in ["schemata", "tasks"] {
-                let _ = std::fs::remove_file(self.path(name).join(file));
+                let _ = std::fs::remove_file(path.join(file));
             }
         }
-        match std::fs::remove_dir(self.path(name)) {
+        match std::fs::remove_dir(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
     }
+}
+
+/// Whether a file is a setting of a running kernel, wherever its file system is mounted.
+fn is_of_the_kernel(file: &File) -> io::Result<bool> {
+    Ok(FILE_SYSTEMS_OF_SETTINGS.contains(&rustix::fs::fstatfs(file)?.f_type))
 }
 
 /// What the kernel shows of a setting with choices after one of them was written.

@@ -1,18 +1,28 @@
 //! One change of the machine, which knows how to be taken back.
 
 use std::io;
+use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::knob::chosen;
+use crate::knob::{chosen, hexadecimal};
+use crate::list::{RESCTRL, has_core};
 use crate::tree::MachineTree;
+
+/// Where settings are. A journal that names another place is not one of this library.
+const PLACES: [&str; 3] = ["sys", "proc/sys", "dev/cpu"];
+/// How the folder of a group begins.
+pub(crate) const GROUP: &str = "datapipes-";
 
 /// A change, as it is kept in the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(crate) enum SettingWrite {
     /// The text of a file.
-    Text { knob: String, file: String, old: String, new: String, is_gradual: bool },
+    Text { knob: String, file: String, old: String, new: String },
+    /// The text of a file that the kernel may change with another setting: it is not written, and
+    /// restored. Once all settings are changed, `new` is what it is then.
+    Along { knob: String, file: String, old: String, new: Option<String> },
     /// The bits `mask` of a register.
     Bits { knob: String, file: String, at: u64, width: usize, mask: u64, old: u64, new: u64 },
     /// A group of threads with shares of its own.
@@ -20,22 +30,22 @@ pub(crate) enum SettingWrite {
 }
 
 /// What became of a change that was to be taken back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakenBack {
     Restored,
-    /// It had not been made, or somebody took it back.
+    /// It has its old value.
     WasOld,
-    /// Somebody set another value meanwhile, which stays.
-    Left {
-        now: String,
-    },
+    /// It is not there any more: a disk or a core was removed.
+    Gone,
 }
 
 impl SettingWrite {
     /// What is changed, for people.
     pub(crate) fn name(&self) -> &str {
         match self {
-            SettingWrite::Text { knob, .. } | SettingWrite::Bits { knob, .. } => knob,
+            SettingWrite::Text { knob, .. } | SettingWrite::Along { knob, .. } | SettingWrite::Bits { knob, .. } => {
+                knob
+            }
             SettingWrite::Group { folder, .. } => folder,
         }
     }
@@ -43,73 +53,142 @@ impl SettingWrite {
     /// The file that is written.
     pub(crate) fn file(&self) -> &str {
         match self {
-            SettingWrite::Text { file, .. } | SettingWrite::Bits { file, .. } => file,
+            SettingWrite::Text { file, .. } | SettingWrite::Along { file, .. } | SettingWrite::Bits { file, .. } => {
+                file
+            }
             SettingWrite::Group { folder, .. } => folder,
         }
+    }
+
+    /// Checks a change that a journal names: it is of a setting.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let path = Path::new(self.file());
+        if path.components().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(format!("`{}` is no path below the root", self.file()));
+        }
+        let is_of = match self {
+            SettingWrite::Group { .. } => {
+                let name = path.file_name().and_then(|name| name.to_str());
+                path.parent() == Some(Path::new(RESCTRL)) && name.is_some_and(|name| name.starts_with(GROUP))
+            }
+            SettingWrite::Bits { width, .. } if !(1..=8).contains(width) => false,
+            _ => PLACES.iter().any(|place| path.starts_with(place)),
+        };
+        is_of.then_some(()).ok_or_else(|| format!("`{}` is no setting", self.file()))
+    }
+
+    /// Whether the setting is written.
+    pub(crate) fn is_made(&self) -> bool {
+        !matches!(self, SettingWrite::Along { .. })
     }
 
     /// Makes the change, and reads it back.
     pub(crate) fn make(&self, tree: &MachineTree) -> io::Result<()> {
         match self {
-            SettingWrite::Text { file, new, .. } => {
-                tree.write_text(file, new)?;
-                let now = tree.text(file)?;
-                expect(chosen(&now), new)
-            }
-            SettingWrite::Bits { file, at, width, mask, new, .. } => {
-                put_bits(tree, file, *at, *width, *mask, *new)?;
-                let now = tree.register(file, *at, *width)? & mask;
-                expect(&format!("{now:#x}"), &format!("{new:#x}"))
-            }
+            SettingWrite::Text { file, new, .. } => tree.write_text(file, new)?,
+            SettingWrite::Along { .. } => {}
+            SettingWrite::Bits { file, at, width, mask, new, .. } => put_bits(tree, file, *at, *width, *mask, *new)?,
             SettingWrite::Group { folder, lines, threads } => {
                 tree.make_folder(folder)?;
-                for line in lines {
-                    tree.write_text(&format!("{folder}/schemata"), line)?;
-                }
+                // The kernel checks all lines of a write before it takes the first.
+                tree.write_text(&format!("{folder}/schemata"), &lines.join("\n"))?;
                 for thread in threads {
                     tree.write_text(&format!("{folder}/tasks"), &thread.to_string())?;
                 }
-                Ok(())
+            }
+        }
+        self.verify(tree)
+    }
+
+    /// Reads whether the setting is what was written.
+    pub(crate) fn verify(&self, tree: &MachineTree) -> io::Result<()> {
+        match self {
+            SettingWrite::Text { new, .. } => expect(&self.now(tree)?, new),
+            SettingWrite::Along { .. } => Ok(()),
+            SettingWrite::Bits { new, .. } => expect(&self.now(tree)?, &format!("{new:#x}")),
+            SettingWrite::Group { lines, .. } => {
+                let now = self.now(tree)?;
+                lines.iter().try_for_each(|line| expect_shares(&now, line))
             }
         }
     }
 
-    /// Takes the change back, unless somebody else changed the setting since.
-    pub(crate) fn take_back(&self, tree: &MachineTree) -> io::Result<TakenBack> {
+    /// Notes what the kernel made of a setting that is not written.
+    pub(crate) fn settle(&mut self, tree: &MachineTree) -> io::Result<()> {
+        if !self.is_made() {
+            let now = self.now(tree)?;
+            if let SettingWrite::Along { new, .. } = self {
+                *new = Some(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the value of the setting.
+    fn now(&self, tree: &MachineTree) -> io::Result<String> {
         match self {
-            SettingWrite::Text { file, old, new, is_gradual, .. } => {
-                let now = tree.text(file)?;
-                let now = chosen(&now);
-                if now == old {
-                    return Ok(TakenBack::WasOld);
-                }
-                if now != new && !is_gradual {
-                    return Ok(TakenBack::Left { now: now.to_owned() });
-                }
-                tree.write_text(file, old)?;
-                expect(chosen(&tree.text(file)?), old)?;
+            SettingWrite::Text { file, .. } | SettingWrite::Along { file, .. } => {
+                Ok(chosen(&tree.text(file)?).to_owned())
             }
-            SettingWrite::Bits { file, at, width, mask, old, new, .. } => {
-                let now = tree.register(file, *at, *width)? & mask;
-                if now == *old {
-                    return Ok(TakenBack::WasOld);
-                }
-                if now != *new {
-                    return Ok(TakenBack::Left { now: format!("{now:#x}") });
-                }
-                put_bits(tree, file, *at, *width, *mask, *old)?;
-                let now = tree.register(file, *at, *width)? & mask;
-                expect(&format!("{now:#x}"), &format!("{old:#x}"))?;
+            SettingWrite::Bits { file, at, width, mask, .. } => {
+                Ok(format!("{:#x}", tree.register(file, *at, *width)? & mask))
             }
+            SettingWrite::Group { folder, .. } => tree.text(&format!("{folder}/schemata")),
+        }
+    }
+
+    /// Returns the value of a setting that somebody else changed since. A group is ours as long as
+    /// it is there. What cannot be read shows when it is taken back.
+    pub(crate) fn changed_by_others(&self, tree: &MachineTree) -> Option<String> {
+        let ours = match self {
+            SettingWrite::Text { old, new, .. } => [old.clone(), new.clone()],
+            SettingWrite::Along { old, new, .. } => [old.clone(), new.clone().unwrap_or_else(|| old.clone())],
+            SettingWrite::Bits { old, new, .. } => [format!("{old:#x}"), format!("{new:#x}")],
+            SettingWrite::Group { .. } => return None,
+        };
+        self.now(tree).ok().filter(|now| !ours.contains(now))
+    }
+
+    /// Takes the change back, whatever the setting is now.
+    pub(crate) fn take_back(&self, tree: &MachineTree) -> io::Result<TakenBack> {
+        match self.restore(tree) {
+            Err(error) if self.is_gone(tree, &error) => Ok(TakenBack::Gone),
+            other => other,
+        }
+    }
+
+    fn restore(&self, tree: &MachineTree) -> io::Result<TakenBack> {
+        let old = match self {
+            SettingWrite::Text { old, .. } | SettingWrite::Along { old, .. } => old.clone(),
+            SettingWrite::Bits { old, .. } => format!("{old:#x}"),
             SettingWrite::Group { folder, .. } => {
                 if !tree.exists(folder) {
                     return Ok(TakenBack::WasOld);
                 }
                 // Its threads go back to the group that has everything.
                 tree.remove_folder(folder)?;
+                return Ok(TakenBack::Restored);
             }
+        };
+        if self.now(tree)? == old {
+            return Ok(TakenBack::WasOld);
         }
+        match self {
+            SettingWrite::Bits { file, at, width, mask, old, .. } => put_bits(tree, file, *at, *width, *mask, *old)?,
+            _ => tree.write_text(self.file(), &old)?,
+        }
+        expect(&self.now(tree)?, &old)?;
         Ok(TakenBack::Restored)
+    }
+
+    /// Whether an error says that the setting is not there any more.
+    fn is_gone(&self, tree: &MachineTree, error: &io::Error) -> bool {
+        let errno = rustix::io::Errno::from_io_error(error);
+        let is_absent =
+            matches!(errno, Some(rustix::io::Errno::NOENT | rustix::io::Errno::NXIO | rustix::io::Errno::NODEV));
+        // A core that runs has its registers still: the module msr was unloaded.
+        let core = self.file().strip_prefix("dev/cpu/").and_then(|rest| rest.split('/').next()?.parse().ok());
+        is_absent && !core.is_some_and(|core| has_core(tree, core))
     }
 }
 
@@ -124,4 +203,21 @@ fn expect(now: &str, wanted: &str) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!("{wanted} was written, and {now} is read: the kernel did not take it as it was")))
+}
+
+/// Compares a line of a group's schemata with what is shown of its resource: the kernel shows all
+/// domains, and masks with zeros before them.
+fn expect_shares(shown: &str, line: &str) -> io::Result<()> {
+    let (resource, wanted) = line.split_once(':').unwrap_or((line, ""));
+    let now = shown.lines().find_map(|other| other.trim().strip_prefix(resource)?.strip_prefix(':'));
+    let share_of = |text: &str, domain: &str| {
+        let share = text.split(';').find_map(|part| part.trim().strip_prefix(domain)?.strip_prefix('='));
+        // Two numbers are equal in base 16 if they are in base 10.
+        share.and_then(|share| hexadecimal(share.trim()))
+    };
+    let is_taken = wanted.split(';').all(|part| {
+        let domain = part.split('=').next().unwrap_or_default();
+        share_of(wanted, domain).is_some_and(|share| now.and_then(|now| share_of(now, domain)) == Some(share))
+    });
+    if is_taken { Ok(()) } else { expect(now.unwrap_or("nothing"), wanted) }
 }

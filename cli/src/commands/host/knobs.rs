@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_knobs::{
-    KnobChange, KnobPlan, KnobTransaction, MachineKnob, MachineTree, RestoredKnobs, TransactionStep, list,
-    restore_left_over, restore_when_closed,
+    KnobChange, KnobPlan, KnobTransaction, MachineKnob, MachineTree, RestoredKnobs, TransactionStep, forget_left_over,
+    journaled, list, restore_left_over, restore_when_closed,
 };
 use serde::Serialize;
 
@@ -22,7 +22,8 @@ use crate::system::standard_streams;
 const ENDING: Ending = Ending {
     notes: "\
 Without a word it lists the knobs: what each does, where it lives, its value, what a change needs,
-and which pipes it affects; and those that this machine lacks, with the reason.",
+which pipes it affects, and what it was tried on; and those that this machine lacks, with the
+reason.",
     zero: "done",
     one: None,
     examples: &[
@@ -35,10 +36,11 @@ and which pipes it affects; and those that this machine lacks, with the reason."
 const SET: Ending = Ending {
     notes: "\
 Every value is checked first. Values that are dangerous or make no sense are refused, and where the
-kernel refuses one, those before it are taken back. A journal in /run/datapipes and a guard process
-restore the settings where this program is killed; `dpipe knobs restore` does where both were.",
+kernel refuses one, or changes one with another, those before it are taken back. A journal in
+/run/datapipes and a guard process restore the settings where this program is killed; `dpipe knobs
+restore` does where both were. Shares (share.*) are for the threads of the command.",
     zero: "set, and restored unless told to stay; with a command: it succeeded",
-    one: Some("the command failed"),
+    one: Some("the command failed, or a setting that somebody changed meanwhile was left"),
     examples: &[
         "dpipe knobs set memory.thp=always --root machine --dry-run --json",
         "dpipe knobs set memory.thp=always --root machine -- echo set now",
@@ -48,10 +50,13 @@ restore the settings where this program is killed; `dpipe knobs restore` does wh
 };
 
 const RESTORE: Ending = Ending {
-    notes: "",
-    zero: "everything is restored, or nothing was left over",
-    one: None,
-    examples: &["dpipe knobs restore --root machine"],
+    notes: "\
+A setting that somebody changed since is left, and one that is gone (a disk that was removed) is
+told. With --forget, what the kernel refuses is given up, and a journal that cannot be read is
+removed.",
+    zero: "everything is restored or gone, or nothing was left over",
+    one: Some("a setting was left, or was given up by --forget"),
+    examples: &["dpipe knobs restore --root machine", "dpipe knobs restore --root machine --forget"],
 };
 
 /// Shows the machine's settings that decide how bytes move, and sets some while a command runs.
@@ -63,8 +68,8 @@ pub(crate) struct Args {
     /// Show only knobs whose name begins so (may be repeated)
     #[arg(long, value_name = "PREFIX")]
     only: Vec<String>,
-    /// Print JSON: knobs (name, what, affects, needs, lives_at, allowed, value, absent, fixed),
-    /// library
+    /// Print JSON: knobs (name, what, affects, needs, verified, lives_at, allowed, value, absent,
+    /// fixed), library, journal (the settings of a transaction that lasts or was killed)
     #[arg(long)]
     json: bool,
     /// Use the settings under this folder, a recorded or made tree, instead of the machine's
@@ -79,6 +84,9 @@ enum Action {
     /// Restore what a transaction left whose processes were killed
     #[command(after_help = RESTORE.text())]
     Restore {
+        /// Give up what cannot be restored, and remove the journal
+        #[arg(long)]
+        forget: bool,
         /// Use the settings under this folder instead of the machine's
         #[arg(long, value_name = "DIR", default_value = "/")]
         root: PathBuf,
@@ -126,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.action {
         None => show(args),
         Some(Action::Set(args)) => set(args),
-        Some(Action::Restore { root }) => restore(&MachineTree::under(root)),
+        Some(Action::Restore { root, forget }) => restore(&MachineTree::under(root), *forget),
         Some(Action::Guard { id, root }) => guard(&MachineTree::under(root), id),
     }
 }
@@ -136,11 +144,14 @@ struct Shown {
     knobs: Vec<MachineKnob>,
     /// Those of the backends, which `dpipe calibrate --set` changes.
     library: Vec<datapipes::backend::Knob>,
+    /// The settings that a journal names.
+    journal: Option<Vec<String>>,
 }
 
 fn show(args: &Args) -> Result<CommandStatus> {
     let is_wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|prefix| name.starts_with(&**prefix));
-    let mut knobs = list(&MachineTree::under(&args.root));
+    let tree = MachineTree::under(&args.root);
+    let mut knobs = list(&tree);
     knobs.retain(|knob| is_wanted(&knob.name));
     let machine = datapipes::discover();
     let mut library: Vec<_> = machine.backends().iter().flat_map(|backend| backend.knobs()).collect();
@@ -149,7 +160,7 @@ fn show(args: &Args) -> Result<CommandStatus> {
         let context = format!("no knob begins with {}", args.only.join(" or "));
         return Err(Error::new(ErrorKind::NotFound, "show", context).with_advice("`dpipe knobs` lists all"));
     }
-    let shown = Shown { knobs, library };
+    let shown = Shown { knobs, library, journal: journal(&tree) };
     if args.json {
         print_json(&shown)?
     } else {
@@ -158,8 +169,24 @@ fn show(args: &Args) -> Result<CommandStatus> {
     Ok(CommandStatus::Good)
 }
 
+/// Returns the settings that a journal names. A journal that this process may not read is no reason
+/// to show nothing.
+fn journal(tree: &MachineTree) -> Option<Vec<String>> {
+    journaled(tree).unwrap_or_else(|error| {
+        note(&format!("whether a transaction left something is not known: {error}\n"));
+        None
+    })
+}
+
+fn shown_journal(names: &[String]) -> String {
+    let names = names.join(", ");
+    format!(
+        "a transaction keeps the old values of {names}: it lasts, or was killed; then `dpipe knobs restore` restores\n"
+    )
+}
+
 fn text(shown: &Shown) -> String {
-    let mut out = String::new();
+    let mut out = shown.journal.as_deref().map(|names| shown_journal(names) + "\n").unwrap_or_default();
     // Writing to a String cannot fail, hence the discarded results.
     for knob in &shown.knobs {
         if let Some(value) = &knob.value {
@@ -170,6 +197,7 @@ fn text(shown: &Shown) -> String {
                 None => writeln!(out, "    may be: {}", knob.allowed.shown()),
             };
             let _ = writeln!(out, "    {}; needs {}; affects {}", knob.lives_at, knob.needs, knob.affects);
+            let _ = writeln!(out, "    verified on {}", knob.verified);
         }
     }
     let absent: Vec<_> = shown.knobs.iter().filter(|knob| knob.value.is_none()).collect();
@@ -201,11 +229,15 @@ fn set(args: &SetArgs) -> Result<CommandStatus> {
     let threads = if args.command.is_empty() { vec![] } else { vec![std::process::id()] };
     if args.dry_run {
         let plan = KnobPlan::new(&tree, &args.settings, &threads, "ID")?;
+        journal(&tree).iter().for_each(|names| note(&shown_journal(names)));
         return tell(args, plan.changes(), None, "would be set");
     }
     signals::catch(WaitsFor::Places);
     let guard = guard_of(&tree)?;
     let silent: &mut dyn FnMut(TransactionStep) = &mut |_| {};
+    if let Some(done) = restore_left_over(&tree, silent)? {
+        note(&format!("of a transaction that was killed before:\n{}", shown_restored(&done)));
+    }
     let transaction = KnobTransaction::begin(&tree, &args.settings, &threads, Some(&guard), silent)?;
     let changes = transaction.changes().to_vec();
     if args.stay {
@@ -223,7 +255,8 @@ fn set(args: &SetArgs) -> Result<CommandStatus> {
         Some((program, arguments)) => Some(under(Command::new(program).args(arguments), program)?),
     };
     let restored = transaction.restore(silent)?;
-    restored.left.iter().for_each(|left| note(&format!("{left}\n")));
+    restored.left.iter().chain(&restored.gone).for_each(|what| note(&format!("{what}\n")));
+    let is_left = !restored.left.is_empty();
     if args.json || args.command.is_empty() {
         tell(args, &changes, Some(restored), "was set, and is restored")?;
     }
@@ -234,6 +267,7 @@ fn set(args: &SetArgs) -> Result<CommandStatus> {
             }
             Ok(CommandStatus::Bad)
         }
+        _ if is_left => Ok(CommandStatus::Bad),
         _ => Ok(CommandStatus::Good),
     }
 }
@@ -244,8 +278,10 @@ pub(crate) fn guard_of(tree: &MachineTree) -> Result<impl Fn(&str) -> Command + 
     let root = tree.root().to_owned();
     Ok(move |id: &str| {
         let mut command = Command::new(&program);
+        let mut option = OsString::from("--root=");
+        option.push(&root);
         // A group of its own: Ctrl-C is for the others.
-        command.args(["knobs", "guard", id, "--root"]).arg(&root).process_group(0);
+        command.args(["knobs", "guard", id]).arg(option).process_group(0);
         command
     })
 }
@@ -293,25 +329,34 @@ fn tell(args: &SetArgs, changes: &[KnobChange], restored: Option<RestoredKnobs>,
     Ok(CommandStatus::Good)
 }
 
-fn restore(tree: &MachineTree) -> Result<CommandStatus> {
+fn restore(tree: &MachineTree, forgets: bool) -> Result<CommandStatus> {
+    let silent: &mut dyn FnMut(TransactionStep) = &mut |_| {};
+    let done = if forgets { forget_left_over(tree, silent)? } else { restore_left_over(tree, silent)? };
+    print(&done.as_ref().map_or_else(|| "nothing is left over\n".to_owned(), shown_restored))?;
+    Ok(match done {
+        Some(done) if !(done.left.is_empty() && done.forgotten.is_empty()) => CommandStatus::Bad,
+        _ => CommandStatus::Good,
+    })
+}
+
+fn shown_restored(done: &RestoredKnobs) -> String {
     let mut out = String::new();
-    match restore_left_over(tree, &mut |_| {})? {
-        None => out += "nothing is left over\n",
-        Some(done) => {
-            done.restored.iter().for_each(|name| _ = writeln!(out, "{name}: restored"));
-            done.left.iter().for_each(|left| _ = writeln!(out, "{left}"));
-        }
+    done.restored.iter().for_each(|name| _ = writeln!(out, "{name}: restored"));
+    done.left.iter().chain(&done.gone).for_each(|what| _ = writeln!(out, "{what}"));
+    done.forgotten.iter().for_each(|what| _ = writeln!(out, "{what}: given up"));
+    if out.is_empty() {
+        out += "every setting had its old value\n";
     }
-    print(&out)?;
-    Ok(CommandStatus::Good)
+    out
 }
 
 fn guard(tree: &MachineTree, id: &str) -> Result<CommandStatus> {
     signals::outlive();
-    if let Some(done) = restore_when_closed(tree, id, standard_streams::input()?)? {
+    let ready = standard_streams::output()?;
+    if let Some(done) = restore_when_closed(tree, id, standard_streams::input()?, ready)? {
         let all = done.restored.len();
         note(&format!("dpipe knobs: the program that set knobs died: {all} restored\n"));
-        done.left.iter().for_each(|left| note(&format!("dpipe knobs: {left}\n")));
+        done.left.iter().chain(&done.gone).for_each(|what| note(&format!("dpipe knobs: {what}\n")));
     }
     Ok(CommandStatus::Good)
 }

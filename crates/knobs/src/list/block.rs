@@ -1,9 +1,9 @@
 //! Queues of block devices (Linux, Documentation/block/queue-sysfs.rst).
 
-use crate::knob::{About, AllowedValues, MachineKnob};
+use crate::knob::{About, AllowedValues, MachineKnob, THIS_KIND};
 use crate::tree::MachineTree;
 
-const ABOUT: About = About { affects: "pipes with an end on this device", needs: "root" };
+const ABOUT: About = About { affects: "pipes with an end on this device", needs: "root", verified: THIS_KIND };
 /// The longest read-ahead that makes sense, in KiB: a GiB.
 const MAX_READ_AHEAD: u64 = 1 << 20;
 /// The most requests that a queue is asked to hold; a driver may refuse as many.
@@ -37,7 +37,8 @@ fn queue(tree: &MachineTree, device: &str) -> Vec<MachineKnob> {
     let range = |min, max| AllowedValues::Number { min, max };
     let hardware_kb = number("max_hw_sectors_kb").unwrap_or(1280);
     let mut all = vec![
-        knob("scheduler", "The order in which the kernel gives requests to the device"),
+        knob("scheduler", "The order in which the kernel gives requests to the device; a change resets nr_requests")
+            .changing(format!("block.{device}.nr_requests"), file("nr_requests")),
         knob("read_ahead_kb", "How much is read ahead of a sequential reader through the page cache, in KiB")
             .allowing(range(0, MAX_READ_AHEAD)),
         knob("max_sectors_kb", "The longest request of the file systems, in KiB")

@@ -1,11 +1,14 @@
 //! Work queues of Intel's DSA and IAA (Linux, Documentation/ABI/stable/sysfs-driver-dma-idxd).
 
-use crate::knob::{About, AllowedValues, MachineKnob};
+use crate::knob::{About, AllowedValues, MADE_TREES, MachineKnob};
 use crate::tree::MachineTree;
 
 const DEVICES: &str = "sys/bus/dsa/devices";
-const ABOUT: About =
-    About { affects: "pipes that a DMA engine carries out", needs: "root; the work queue is disabled meanwhile" };
+const ABOUT: About = About {
+    affects: "pipes that a DMA engine carries out",
+    needs: "root, and a work queue that is disabled (`accel-config disable-wq`)",
+    verified: MADE_TREES,
+};
 /// The most descriptors of a queue and of a device.
 const MAX_ENTRIES: u64 = 128;
 const MAX_PRIORITY: u64 = 15;

@@ -1,10 +1,15 @@
 //! Huge pages and the placement of memory.
 
-use crate::knob::{About, AllowedValues, MachineKnob, Place};
+use crate::knob::{About, AllowedValues, MachineKnob, Place, THIS_KIND};
 use crate::tree::MachineTree;
 
-const PAGES: About = About { affects: "pipes with an end in DRAM, buffers of the sort and of caches", needs: "root" };
-const NUMA: About = About { affects: "pipes between memories of a machine with several nodes", needs: "root" };
+const PAGES: About = About {
+    affects: "pipes with an end in DRAM, buffers of the sort and of caches",
+    needs: "root",
+    verified: THIS_KIND,
+};
+const NUMA: About =
+    About { affects: "pipes between memories of a machine with several nodes", needs: "root", verified: THIS_KIND };
 /// Huge pages may take this much of the memory that is available now, in hundredths: with more, the
 /// kernel kills programs.
 const MAX_TAKEN_PERCENT: u64 = 75;
@@ -16,10 +21,11 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
     let mut all = vec![
         text(
             "memory.thp",
-            "Which memory gets transparent huge pages",
+            "Which memory gets transparent huge pages; the kernel may change vm.min_free_kbytes with it",
             PAGES,
             "sys/kernel/mm/transparent_hugepage/enabled",
-        ),
+        )
+        .changing("vm.min_free_kbytes".into(), "proc/sys/vm/min_free_kbytes".into()),
         text(
             "memory.thp_defrag",
             "Whether a page fault waits until memory is compacted for a huge page",
@@ -33,19 +39,23 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
             "sys/kernel/mm/transparent_hugepage/shmem_enabled",
         ),
     ];
-    let available = available_kib(tree);
+    let max_taken = max_taken_kib(tree);
     for folder in tree.names("sys/kernel/mm/hugepages") {
         let kib = folder.strip_prefix("hugepages-").and_then(|rest| rest.strip_suffix("kB"));
         let Some(kib) = kib.and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib > 0) else { continue };
-        let size = if kib >= 1 << 20 { format!("{}G", kib >> 20) } else { format!("{}M", kib >> 10) };
+        let size = match kib {
+            0..1024 => format!("{kib}K"),
+            1024..0x10_0000 => format!("{}M", kib >> 10),
+            _ => format!("{}G", kib >> 20),
+        };
         let what = format!("How many huge pages of {size} are set aside");
         let file = format!("sys/kernel/mm/hugepages/{folder}/nr_hugepages");
         let mut knob = MachineKnob::text(tree, format!("memory.hugepages_{size}"), &what, PAGES, file);
         let now = knob.value.as_deref().and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
-        let max = now.saturating_add(available / 100 * MAX_TAKEN_PERCENT / kib);
+        let max = now.saturating_add(max_taken / kib);
         knob = knob.allowing(AllowedValues::Number { min: 0, max });
-        if let Place::Text { is_gradual, .. } = &mut knob.place {
-            *is_gradual = true;
+        if let Place::Text { kib_each, .. } = &mut knob.place {
+            *kib_each = kib;
         }
         all.push(knob);
     }
@@ -62,8 +72,10 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
     all
 }
 
-fn available_kib(tree: &MachineTree) -> u64 {
+/// How much more memory huge pages of all sizes may take, in KiB.
+pub(crate) fn max_taken_kib(tree: &MachineTree) -> u64 {
     let facts = tree.text("proc/meminfo").unwrap_or_default();
     let line = facts.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    let available: u64 = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    available / 100 * MAX_TAKEN_PERCENT
 }

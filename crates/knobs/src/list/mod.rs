@@ -5,6 +5,9 @@ mod dma;
 mod memory;
 mod processor;
 mod shares;
+mod uring;
+pub(crate) use memory::max_taken_kib;
+pub(crate) use processor::has_core;
 pub(crate) use shares::RESCTRL;
 
 use crate::knob::MachineKnob;
@@ -16,6 +19,7 @@ pub fn list(tree: &MachineTree) -> Vec<MachineKnob> {
     knobs.extend(shares::knobs(tree));
     knobs.extend(memory::knobs(tree));
     knobs.extend(block::knobs(tree));
+    knobs.extend(uring::knobs(tree));
     knobs.extend(dma::knobs(tree));
     knobs
 }

@@ -5,7 +5,7 @@
 //! Intensive Applications*, ATC 2020 (`IIO_LLC_WAYS`, `perfctrlsts_0`), and in AMD's *Processor
 //! Programming Reference* of family 19h (`Prefetch Control`).
 
-use crate::knob::{About, BitForm, MachineKnob, Place, chosen};
+use crate::knob::{About, BitForm, MADE_TREES, MachineKnob, Place, chosen};
 use crate::tree::MachineTree;
 
 /// The ways of the last-level cache that devices write to.
@@ -20,15 +20,21 @@ const PERFCTRLSTS_0: u64 = 0x180;
 const USE_ALLOCATING_FLOW: u64 = 1 << 7;
 /// Root ports of the first and second generation of Xeon Scalable.
 const ROOT_PORTS: [&str; 4] = ["0x2030", "0x2031", "0x2032", "0x2033"];
-/// Models of family 6: Xeon Scalable of the first to the fifth generation.
-const XEONS: [u64; 4] = [0x55, 0x6a, 0x8f, 0xcf];
+/// Skylake-SP and Cascade Lake, of family 6. The literature attests `IIO_LLC_WAYS` of no later one.
+const XEON_SCALABLE: u64 = 0x55;
+const ZEN_3_AND_4: u64 = 25;
+/// Models of family 25 that are Zen 4.
+const ZEN_4: [std::ops::RangeInclusive<u64>; 3] = [0x10..=0x1f, 0x60..=0x7f, 0xa0..=0xaf];
+const ZEN_5: u64 = 26;
 
 const DEVICES: About = About {
     affects: "pipes from devices into memory: SSD to DRAM, receiving from a network",
     needs: "root and the module msr",
+    verified: MADE_TREES,
 };
-const PORT: About = About { affects: "pipes from the devices behind this port", needs: "root" };
-const CORES: About = About { affects: "pipes that the processor carries out", needs: "root and the module msr" };
+const PORT: About = About { affects: "pipes from the devices behind this port", needs: "root", verified: MADE_TREES };
+const CORES: About =
+    About { affects: "pipes that the processor carries out", needs: "root and the module msr", verified: MADE_TREES };
 
 /// What /proc/cpuinfo says of the first core, and which cores there are.
 #[derive(Debug, Default)]
@@ -75,10 +81,16 @@ impl Processor {
         self.vendor == "GenuineIntel" && self.family == 6
     }
 
-    /// Zen 4 and later have the register.
+    /// Whether it is a processor for which AMD describes the register.
     fn has_amd_prefetch_control(&self) -> bool {
-        self.vendor == "AuthenticAMD" && (self.family > 25 || self.family == 25 && self.model >= 0x10)
+        let is_zen_4 = self.family == ZEN_3_AND_4 && ZEN_4.iter().any(|models| models.contains(&self.model));
+        self.vendor == "AuthenticAMD" && (is_zen_4 || self.family == ZEN_5)
     }
+}
+
+/// Whether this core runs.
+pub(crate) fn has_core(tree: &MachineTree, core: u64) -> bool {
+    Processor::of(tree).cores.contains(&core)
 }
 
 pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
@@ -115,7 +127,7 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
             mask: 1 << bit,
             form: BitForm::OffIfSet,
             is_here: processor.is_intel() || processor.has_amd_prefetch_control(),
-            whose: "Intel's processors and AMD's since Zen 4",
+            whose: "Intel's processors and AMD's Zen 4 and 5",
         };
         all.push(register(tree, &processor, register_of));
     }
@@ -148,8 +160,11 @@ const WHY_NO_REGISTER: &str = " (the module msr and root are needed; a virtual m
 
 fn ddio_ways(tree: &MachineTree, processor: &Processor) -> MachineKnob {
     let (name, what) = ("ddio.ways", "The ways of the last-level cache that devices may allocate in (DDIO)");
-    if !(processor.is_intel() && XEONS.contains(&processor.model)) {
-        let why = format!("a register of Intel's Xeon Scalable processors; {}", processor.shown());
+    if !(processor.is_intel() && processor.model == XEON_SCALABLE) {
+        let why = format!(
+            "a register of Intel's Xeon Scalable processors of the first and second generation; {}",
+            processor.shown()
+        );
         return MachineKnob::absent(name, what, DEVICES, why);
     }
     let ways = (0..8).find_map(|index| {
@@ -166,7 +181,8 @@ fn ddio_ways(tree: &MachineTree, processor: &Processor) -> MachineKnob {
 
 /// Root ports whose devices may write past the cache.
 fn ports(tree: &MachineTree) -> Vec<MachineKnob> {
-    let what = "Whether writes of the devices behind this port go to the last-level cache (DDIO)";
+    let what = "Whether writes of the devices behind this port go to the last-level cache (DDIO, \
+                Use_Allocating_Flow_Wr); NoSnoopOpWrEn and TPHDIS of the same register also decide, and stay";
     let mut found = Vec::new();
     for address in tree.names("sys/bus/pci/devices") {
         let folder = format!("sys/bus/pci/devices/{address}");

@@ -1,26 +1,62 @@
-//! Shares of the last-level cache and of memory bandwidth (Linux,
-//! Documentation/filesystems/resctrl.rst). They are given to a group of threads that is made for
-//! the transaction.
+//! Shares of caches and of memory bandwidth (Linux, Documentation/filesystems/resctrl.rst). They
+//! are given to a group of threads that is made for the transaction.
 
-use crate::knob::{About, AllowedValues, MachineKnob, Place, hexadecimal};
+use crate::knob::{About, AllowedValues, MADE_TREES, MachineKnob, Place, hexadecimal};
 use crate::tree::MachineTree;
 
 pub(crate) const RESCTRL: &str = "sys/fs/resctrl";
 const ABOUT: About = About {
     affects: "pipes of the threads that get the share",
     needs: "root and `mount -t resctrl resctrl /sys/fs/resctrl`",
+    verified: MADE_TREES,
 };
 /// The share that a controller gives where nothing is set, in percent or in units of an eighth of a
 /// GB/s.
 const UNLIMITED: u64 = 100;
 
+/// A share, and its line in the schemata.
+struct Share {
+    name: &'static str,
+    what: &'static str,
+    resource: &'static str,
+}
+
+/// Where code and data have shares apart (CDP), the lines of code and data stand in place of one.
+const SHARES: [Share; 5] = [
+    Share {
+        name: "share.l3",
+        what: "Which ways of the last-level cache the threads of the command may allocate in (CAT)",
+        resource: "L3",
+    },
+    Share {
+        name: "share.l3_code",
+        what: "Which ways of the last-level cache the code of the threads may be in (CDP)",
+        resource: "L3CODE",
+    },
+    Share {
+        name: "share.l3_data",
+        what: "Which ways of the last-level cache the data of the threads may be in (CDP)",
+        resource: "L3DATA",
+    },
+    Share {
+        name: "share.l2",
+        what: "Which ways of the L2 cache the threads of the command may allocate in (CAT)",
+        resource: "L2",
+    },
+    Share {
+        name: "share.memory_bandwidth",
+        what: "How much memory bandwidth the threads of the command may use (MBA): percent, or units of the processor",
+        resource: BANDWIDTH,
+    },
+];
+const BANDWIDTH: &str = "MB";
+
 pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
-    let cache = "Which ways of the last-level cache the threads of the command may allocate in (CAT)";
-    let memory =
-        "How much memory bandwidth the threads of the command may use (MBA): percent, or units of the processor";
     let whole = tree.text(&format!("{RESCTRL}/schemata"));
-    let of = |name: &str, what: &str, resource: &'static str| {
-        let mut knob = MachineKnob::absent(name, what, ABOUT, String::new());
+    let of = |share: &Share| {
+        let resource = share.resource;
+        let is_mask = resource != BANDWIDTH;
+        let mut knob = MachineKnob::absent(share.name, share.what, ABOUT, String::new());
         let schemata = match &whole {
             Ok(text) => text,
             Err(error) => {
@@ -31,16 +67,16 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
         let line = schemata.lines().find_map(|line| line.trim().strip_prefix(resource)?.strip_prefix(':'));
         let Some(line) = line else {
             knob.absent =
-                Some(format!("/{RESCTRL}/schemata has no line {resource}: {}", cdp_or_lack(schemata, resource)));
+                Some(format!("/{RESCTRL}/schemata has no line {resource}: {}", why_no_line(schemata, resource)));
             return knob;
         };
-        let parts: Option<Vec<(u64, u64)>> = line.split(';').map(|part| parse(part, resource)).collect();
+        let parts: Option<Vec<(u64, u64)>> = line.split(';').map(|part| parse(part, is_mask)).collect();
         let Some(parts) = parts.filter(|parts| !parts.is_empty()) else {
             knob.absent = Some(format!("/{RESCTRL}/schemata: `{line}` is not understood"));
             return knob;
         };
         let info = |name: &str| tree.text(&format!("{RESCTRL}/info/{resource}/{name}")).ok();
-        let each = if resource == "L3" {
+        let each = if is_mask {
             let whole = parts.iter().fold(0, |all, (_, share)| all | share);
             AllowedValues::Mask { bits: info("cbm_mask").and_then(|mask| hexadecimal(&mask)).unwrap_or(whole) }
         } else {
@@ -52,23 +88,26 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
         knob.value = Some(line.trim().to_owned());
         knob.lives_at = format!("/{RESCTRL}, line {resource} of a group made for the command");
         let domains = parts.iter().map(|(domain, _)| *domain).collect();
-        knob.allowed = AllowedValues::Shares { domains, each: Box::new(each), is_mask: resource == "L3" };
+        knob.allowed = AllowedValues::Shares { domains, each: Box::new(each), is_mask };
         knob.place = Place::Shares { resource };
         knob
     };
-    vec![of("share.l3", cache, "L3"), of("share.memory_bandwidth", memory, "MB")]
+    SHARES.iter().map(of).collect()
 }
 
-fn parse(part: &str, resource: &str) -> Option<(u64, u64)> {
+fn parse(part: &str, is_mask: bool) -> Option<(u64, u64)> {
     let (domain, share) = part.trim().split_once('=')?;
-    let share = if resource == "L3" { hexadecimal(share.trim()) } else { share.trim().parse().ok() };
+    let share = if is_mask { hexadecimal(share.trim()) } else { share.trim().parse().ok() };
     Some((domain.trim().parse().ok()?, share?))
 }
 
-fn cdp_or_lack(schemata: &str, resource: &str) -> &'static str {
-    match resource == "L3" && schemata.contains("L3CODE") {
-        true => "it is mounted with code and data apart (option cdp), which this library does not set",
-        false => "the processor lacks it",
+fn why_no_line(schemata: &str, resource: &str) -> &'static str {
+    let has = |line: &str| schemata.lines().any(|other| other.trim().starts_with(line));
+    match resource {
+        "L3" if has("L3CODE:") => "code and data have shares apart (option cdp): `share.l3_code`, `share.l3_data`",
+        "L2" if has("L2CODE:") => "code and data have shares apart (option cdpl2), which this library does not set",
+        "L3CODE" | "L3DATA" if has("L3:") => "resctrl is mounted without the option cdp",
+        _ => "the processor lacks it",
     }
 }
 
@@ -76,8 +115,8 @@ fn cdp_or_lack(schemata: &str, resource: &str) -> &'static str {
 fn support(tree: &MachineTree) -> &'static str {
     let facts = tree.text("proc/cpuinfo").unwrap_or_default();
     let has = |flag: &str| facts.split_whitespace().any(|word| word == flag);
-    match has("cat_l3") || has("mba") {
-        true => "the processor has it: `mount -t resctrl resctrl /sys/fs/resctrl`",
-        false => "the processor shows neither cat_l3 nor mba",
+    match has("cat_l3") || has("cat_l2") || has("mba") {
+        true => "the processor has shares: `mount -t resctrl resctrl /sys/fs/resctrl`",
+        false => "the processor shows none of cat_l3, cat_l2 and mba",
     }
 }

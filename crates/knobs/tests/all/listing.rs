@@ -1,9 +1,10 @@
 //! Tests of what is listed, and of the reasons for what is absent.
 
-use datapipes_knobs::{MachineTree, list};
+use datapipes_knobs::{KnobPlan, KnobTransaction, MachineTree, list};
 use datapipes_testkit::TempFolder;
 
 use crate::made_tree::Made;
+use crate::transactions::settings;
 
 #[test]
 fn a_xeon_has_them_all() {
@@ -52,6 +53,108 @@ fn what_is_absent_says_why() {
     made.set_register("dev/cpu/0/msr", 0xc000_0108, 1 << 3);
     assert_eq!(made.knob("prefetch.l2_stream").value.as_deref(), Some("off"));
     assert_eq!(made.knob("prefetch.l1_stream").value.as_deref(), Some("on"));
+}
+
+#[test]
+fn registers_are_shown_of_processors_that_are_known_to_have_them() {
+    let made = Made::xeon();
+    let is_there = |family: u64, model: u64, vendor: &str, name: &str| {
+        let facts = format!("processor : 0\nvendor_id : {vendor}\ncpu family : {family}\nmodel : {model}\n");
+        made.put("proc/cpuinfo", &facts);
+        made.knob(name).value.is_some()
+    };
+    made.set_register("dev/cpu/0/msr", 0xc000_0108, 0);
+    for (model, is_known) in [(0x55, true), (0x6a, false), (0x8f, false), (0xcf, false), (0x4f, false)] {
+        assert_eq!(is_there(6, model, "GenuineIntel", "ddio.ways"), is_known, "{model:#x}");
+        assert!(is_there(6, model, "GenuineIntel", "prefetch.l2_stream"), "{model:#x}");
+    }
+    for (family, model, is_known) in [
+        (25, 0x0f, false),
+        (25, 0x10, true),
+        (25, 0x1f, true),
+        (25, 0x20, false),
+        (25, 0x50, false),
+        (25, 0x60, true),
+        (25, 0x7f, true),
+        (25, 0x80, false),
+        (25, 0xa0, true),
+        (25, 0xaf, true),
+        (25, 0xb0, false),
+        (23, 0x11, false),
+        (26, 0x02, true),
+        (27, 0x10, false),
+    ] {
+        assert_eq!(is_there(family, model, "AuthenticAMD", "prefetch.l1_stride"), is_known, "{family} {model:#x}");
+    }
+    assert!(made.knob("ddio.port.0000:17:00.0").what.contains("NoSnoopOpWrEn and TPHDIS"));
+}
+
+#[test]
+fn sizes_of_huge_pages_are_named_by_their_own_unit() {
+    let made = Made::xeon();
+    for (kib, name) in [(64, "64K"), (512, "512K"), (1024, "1M"), (32768, "32M"), (1 << 20, "1G"), (16 << 20, "16G")] {
+        made.put(&format!("sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages"), "0");
+        assert_eq!(made.knob(&format!("memory.hugepages_{name}")).value.as_deref(), Some("0"));
+    }
+}
+
+#[test]
+fn shares_of_code_data_and_the_l2_cache() {
+    let made = Made::xeon();
+    assert!(made.knob("share.l3_code").absent.unwrap().contains("without the option cdp"));
+    assert!(made.knob("share.l2").absent.unwrap().contains("lacks"));
+    made.put("sys/fs/resctrl/schemata", "L3DATA:0=7ff;1=7ff\nL3CODE:0=7ff;1=7ff\n    L2:0=ff;2=ff\n    MB:0=100;1=100");
+    made.put("sys/fs/resctrl/info/L3CODE/cbm_mask", "7ff");
+    made.put("sys/fs/resctrl/info/L3DATA/cbm_mask", "7ff");
+    made.put("sys/fs/resctrl/info/L2/cbm_mask", "ff");
+    assert!(made.knob("share.l3").absent.unwrap().contains("share.l3_code"));
+    let all = settings(&[("share.l3_code", "0=3"), ("share.l3_data", "0=7fc;1=7f0"), ("share.l2", "2=f")]);
+    let set = KnobTransaction::begin(&made.tree(), &all, &[7], None, &mut |_| {}).unwrap();
+    let schemata = made.text(&format!("sys/fs/resctrl/datapipes-{}/schemata", set.id()));
+    assert_eq!(schemata, "L3CODE:0=3\nL3DATA:0=7fc;1=7f0\nL2:2=f");
+    for (name, value) in [("share.l2", "1=f"), ("share.l2", "0=1ff"), ("share.l3_data", "0=800")] {
+        let error = KnobPlan::new(&made.tree(), &settings(&[(name, value)]), &[7], "x").unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn what_io_uring_depends_on() {
+    let made = Made::xeon();
+    assert!(made.knob("io_uring.disabled").absent.is_some() && made.knob("io_uring.memlock").absent.is_some());
+    made.put("proc/sys/kernel/io_uring_disabled", "0");
+    made.put("proc/sys/kernel/io_uring_group", "-1");
+    let limits = "Limit    Soft Limit   Hard Limit   Units\nMax locked memory    8388608    9388608    bytes";
+    made.put("proc/self/limits", limits);
+    let memlock = made.knob("io_uring.memlock");
+    assert_eq!(memlock.value.as_deref(), Some("8388608"));
+    assert!(memlock.fixed.is_some() && memlock.absent.is_none());
+    for (value, is_right) in [("100", true), ("0", true), ("-2", false), ("2147483648", false), ("none", false)] {
+        let all = settings(&[("io_uring.disabled", "1"), ("io_uring.group", value)]);
+        let begun = KnobTransaction::begin(&made.tree(), &all, &[], None, &mut |_| {});
+        assert_eq!(begun.is_ok(), is_right, "{value}: {begun:?}");
+        if is_right {
+            assert_eq!(made.text("proc/sys/kernel/io_uring_group"), value);
+        }
+        drop(begun);
+        assert_eq!(made.text("proc/sys/kernel/io_uring_group"), "-1");
+        assert_eq!(made.text("proc/sys/kernel/io_uring_disabled"), "0");
+    }
+    made.put("proc/sys/kernel/io_uring_group", "100");
+    assert!(KnobPlan::new(&made.tree(), &settings(&[("io_uring.group", "-1")]), &[], "x").is_ok());
+}
+
+#[test]
+fn each_says_what_it_was_tried_on() {
+    for knob in list(&Made::xeon().tree()) {
+        let kind = knob.name.split('.').next().unwrap();
+        let expected = match kind {
+            "memory" | "block" => "this kind of machine",
+            "io_uring" if knob.name != "io_uring.poll_queues" => "this kind of machine",
+            _ => "made trees only",
+        };
+        assert_eq!(knob.verified, expected, "{}", knob.name);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use datapipes_knobs::{MachineKnob, MachineTree, list};
@@ -13,6 +13,8 @@ use datapipes_testkit::TempFolder;
 pub(crate) struct Made {
     folder: TempFolder,
 }
+
+pub(crate) const JOURNAL: &str = "run/datapipes/knobs.json";
 
 pub(crate) const XEON: &str = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nphysical id\t: ";
 
@@ -46,6 +48,7 @@ impl Made {
         made.put("sys/block/nvme0n1/queue/read_ahead_kb", "128");
         made.put("sys/block/nvme0n1/queue/max_hw_sectors_kb", "512");
         made.put("sys/block/nvme0n1/queue/max_sectors_kb", "256");
+        made.put("sys/block/nvme0n1/queue/nr_requests", "256");
         made.put("sys/block/nvme0n1/queue/write_cache", "write back");
         made.put("sys/block/loop0/size", "0");
         made.put("sys/bus/dsa/devices/wq0.0/state", "disabled");
@@ -71,6 +74,17 @@ impl Made {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
+    }
+
+    /// Puts a journal there, in a folder that only its owner may write.
+    pub(crate) fn put_journal(&self, text: &str) {
+        self.put(JOURNAL, text);
+        let folder = self.path("run/datapipes");
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    pub(crate) fn has_journal(&self) -> bool {
+        self.path(JOURNAL).exists()
     }
 
     pub(crate) fn text(&self, name: &str) -> String {

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod crashes;
+mod guards;
+mod hostile;
+mod journals;
 mod listing;
 mod made_tree;
 mod transactions;

@@ -147,7 +147,7 @@ fn one_at_a_time_and_what_others_set_stays() {
 #[test]
 fn a_damaged_journal_is_an_error_and_stays() {
     let made = Made::xeon();
-    made.put("run/datapipes/knobs.json", "{\"version\": 9, \"id\": \"x\", \"writes\": []}");
+    made.put_journal("{\"version\": 9, \"id\": \"x\", \"is_settled\": true, \"writes\": []}");
     let error = restore_left_over(&made.tree(), &mut |_| {}).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let one = settings(&[("memory.thp", "never")]);
