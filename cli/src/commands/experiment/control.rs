@@ -181,6 +181,40 @@ enum Requests {
     Memory,
 }
 
+/// Counts what happens while the payloads move, without what is set up for them.
+struct Meter<'a> {
+    counters: &'a CounterSet,
+    taken: Option<Taken>,
+}
+
+struct Taken {
+    counted: Vec<CounterReading>,
+    seconds: f64,
+    /// Processor time of the process, in seconds.
+    cpu: f64,
+}
+
+impl Meter<'_> {
+    /// Repeats what moves some payloads, given how many were moved, until the time is over. Returns
+    /// how many were moved in all.
+    fn repeat(&mut self, span: Duration, mut each: impl FnMut(u64) -> Result<u64>) -> Result<u64> {
+        let first = self.counters.read();
+        let before = self.counters.read();
+        let (since, cpu, mut payloads) = (Instant::now(), own_cpu_seconds(), 0);
+        while payloads == 0 || since.elapsed() < span && !signals::arrived() {
+            payloads += each(payloads)?;
+        }
+        let (seconds, cpu) = (since.elapsed().as_secs_f64(), own_cpu_seconds() - cpu);
+        // A look at the counters makes system calls, too.
+        let (mut counted, looked) = (difference(&before, &self.counters.read()), difference(&first, &before));
+        for (reading, looked) in counted.iter_mut().zip(looked).filter(|(reading, _)| reading.name == "system_calls") {
+            reading.value = reading.value.zip(looked.value).map(|(calls, looked)| calls.saturating_sub(looked));
+        }
+        self.taken = Some(Taken { counted, seconds, cpu });
+        Ok(payloads)
+    }
+}
+
 /// What a run moved.
 struct Moved {
     payloads: u64,
@@ -192,24 +226,28 @@ struct Moved {
 impl Measure<'_> {
     fn all(&self, size: u64, shown: &mut Shown) -> Result<()> {
         let rows = &mut shown.rows;
-        rows.push(self.row("pread, one at a time", size, || self.by_pread(size))?);
+        rows.push(self.row("pread, one at a time", size, |meter| self.by_pread(meter, size))?);
         match RingByHand::new(DEPTH as u32) {
             Ok(mut ring) => {
-                rows.push(self.row("io_uring by hand, one at a time", size, || self.by_ring(&mut ring, size, 1))?);
-                rows.push(self.row("io_uring by hand", size, || self.by_ring(&mut ring, size, DEPTH))?);
+                rows.push(
+                    self.row("io_uring by hand, one at a time", size, |meter| self.by_ring(meter, &mut ring, size, 1))?,
+                );
+                rows.push(self.row("io_uring by hand", size, |meter| self.by_ring(meter, &mut ring, size, DEPTH))?);
             }
             Err(error) => {
                 shown.left_out.push(LeftOut { what: "io_uring by hand".into(), why: error.to_string() });
             }
         }
-        rows.push(self.row("a pipe, one at a time", size, || self.by_pipe(size, 1))?);
-        rows.push(self.row("a pipe's batch", size, || self.by_pipe(size, DEPTH))?);
-        rows.push(self.row("futures of a runtime", size, || self.by_runtime(self.file, size, None))?);
+        rows.push(self.row("a pipe, one at a time", size, |meter| self.by_pipe(meter, size, 1))?);
+        rows.push(self.row("a pipe's batch", size, |meter| self.by_pipe(meter, size, DEPTH))?);
+        rows.push(self.row("futures of a runtime", size, |meter| self.by_runtime(meter, self.file, size, None))?);
         let inline = |bytes: u64| Some(RuntimeOptions::new(self.machine).max_inline_bytes(bytes));
+        rows.push(self.row("memory: pushed by the caller", size, |meter| {
+            self.by_runtime(meter, self.content, size, inline(u64::MAX))
+        })?);
         rows.push(
-            self.row("memory: pushed by the caller", size, || self.by_runtime(self.content, size, inline(u64::MAX)))?,
+            self.row("memory: by a worker", size, |meter| self.by_runtime(meter, self.content, size, inline(0)))?,
         );
-        rows.push(self.row("memory: by a worker", size, || self.by_runtime(self.content, size, inline(0)))?);
         for (way, together) in [("NVMe with SPDK, one at a time", 1), ("NVMe with SPDK", DEPTH)] {
             rows.push(derived(way, size, together));
         }
@@ -217,19 +255,19 @@ impl Measure<'_> {
     }
 
     /// Repeats a way for the time, and counts what it took.
-    fn row(&self, way: &'static str, size: u64, mut run: impl FnMut() -> Result<Moved>) -> Result<Row> {
-        // The path is warm before anything is counted.
+    fn row(&self, way: &'static str, size: u64, mut run: impl FnMut(&mut Meter<'_>) -> Result<Moved>) -> Result<Row> {
+        // Threads that a way starts are counted: they are started after this.
         let counters = CounterSet::open();
-        run()?;
-        let before = counters.read();
-        let (since, cpu) = (Instant::now(), own_cpu_seconds());
-        let moved = run()?;
-        let (elapsed, cpu) = (since.elapsed().as_secs_f64(), own_cpu_seconds() - cpu);
-        let counted = difference(&before, &counters.read());
+        let mut meter = Meter { counters: &counters, taken: None };
+        // The path is warm before it counts.
+        run(&mut meter)?;
+        let moved = run(&mut meter)?;
+        let Some(Taken { counted, seconds, cpu }) = meter.taken else {
+            return Err(Error::new(ErrorKind::System, "experiment", "nothing was measured"));
+        };
         let payloads = moved.payloads.max(1) as f64;
-        let of =
-            |readings: &[CounterReading], name: &str| readings.iter().find(|r| r.name == name).and_then(|r| r.value);
-        let calls = of(&counted, "system_calls").or(moved.calls).map(|calls| calls as f64 / payloads);
+        let of = |name: &str| counted.iter().find(|reading| reading.name == name).and_then(|reading| reading.value);
+        let calls = of("system_calls").or(moved.calls).map(|calls| calls as f64 / payloads);
         let requests = match moved.requests {
             Requests::Ring(count) => count as f64 * ENTRY_AND_ANSWER / payloads,
             Requests::Calls | Requests::Memory => 0.0,
@@ -240,11 +278,11 @@ impl Measure<'_> {
             payload_bytes: size,
             payloads: moved.payloads,
             system_calls: calls,
-            context_switches: of(&counted, "context_switches").map(|count| count as f64 / payloads),
+            context_switches: of("context_switches").map(|count| count as f64 / payloads),
             doorbells: calls,
             control_bytes: calls.map(|calls| calls * a_call + requests),
             cpu_ns: Some(cpu * 1e9 / payloads),
-            time_ns: Some(elapsed * 1e9 / payloads),
+            time_ns: Some(seconds * 1e9 / payloads),
             standing: "measured",
         })
     }
@@ -262,52 +300,49 @@ impl Measure<'_> {
         Ok(())
     }
 
-    fn by_pread(&self, size: u64) -> Result<Moved> {
+    fn by_pread(&self, meter: &mut Meter<'_>, size: u64) -> Result<Moved> {
         let buffer = Dram::allocate(size as usize)?;
         let mut buffer = buffer.lease_mut()?;
-        let (since, mut payloads) = (Instant::now(), 0);
         let mut at = 0;
-        while since.elapsed() < self.span && !signals::arrived() {
-            for _ in 0..DEPTH {
-                at = Self::offset(payloads, size);
+        let payloads = meter.repeat(self.span, |moved| {
+            for number in moved..moved + DEPTH {
+                at = Self::offset(number, size);
                 let read = rustix::io::pread(self.file.file().cached_fd(), &mut buffer[..], at)
                     .map_err(|e| Error::os("read", e.raw_os_error(), "the file of the experiment"))?;
                 if read != buffer.len() {
                     return Err(Error::new(ErrorKind::EndOfFile, "read", format!("{read} of {size} bytes at {at}")));
                 }
-                payloads += 1;
             }
-        }
+            Ok(DEPTH)
+        })?;
         self.check(at, &buffer)?;
         Ok(Moved { payloads, requests: Requests::Calls, calls: Some(payloads) })
     }
 
-    fn by_ring(&self, ring: &mut RingByHand, size: u64, together: u64) -> Result<Moved> {
+    fn by_ring(&self, meter: &mut Meter<'_>, ring: &mut RingByHand, size: u64, together: u64) -> Result<Moved> {
         let buffers = Dram::allocate((together * size) as usize)?;
         let mut buffers = buffers.lease_mut()?;
-        let (since, mut payloads, mut calls) = (Instant::now(), 0, 0);
-        let mut at = 0;
-        while since.elapsed() < self.span && !signals::arrived() {
-            at = Self::offset(payloads, size);
-            let reads = buffers.chunks_exact_mut(size as usize).zip(payloads..);
+        let (mut at, mut calls) = (0, 0);
+        let payloads = meter.repeat(self.span, |moved| {
+            at = Self::offset(moved, size);
+            let reads = buffers.chunks_exact_mut(size as usize).zip(moved..);
             let reads = reads.map(|(buffer, number)| (buffer, Self::offset(number, size)));
             calls += ring.read(self.file.file().cached_fd().as_fd(), reads)?;
-            payloads += together;
-        }
+            Ok(together)
+        })?;
         self.check(at, &buffers[..size as usize])?;
         Ok(Moved { payloads, requests: Requests::Ring(payloads), calls: Some(calls) })
     }
 
-    fn by_pipe(&self, size: u64, together: u64) -> Result<Moved> {
+    fn by_pipe(&self, meter: &mut Meter<'_>, size: u64, together: u64) -> Result<Moved> {
         let buffers = Dram::allocate((together * size) as usize)?;
         let pipe = self.machine.connect(self.file, &buffers)?;
         let before = work(&pipe);
-        let (since, mut payloads) = (Instant::now(), 0u64);
         let mut at = 0;
         let mut batch = pipe.batch();
-        while since.elapsed() < self.span && !signals::arrived() {
-            at = Self::offset(payloads, size);
-            let span = |n: u64| Span { source: Self::offset(payloads + n, size), target: n * size, len: size };
+        let payloads = meter.repeat(self.span, |moved| {
+            at = Self::offset(moved, size);
+            let span = |n: u64| Span { source: Self::offset(moved + n, size), target: n * size, len: size };
             if together == 1 {
                 pipe.transfer(span(0))?;
             } else {
@@ -317,8 +352,8 @@ impl Measure<'_> {
                     finished.result?;
                 }
             }
-            payloads += together;
-        }
+            Ok(together)
+        })?;
         drop(batch);
         self.check(at, &buffers.range(0, size as usize)?.lease()?)?;
         let after = work(&pipe);
@@ -329,20 +364,25 @@ impl Measure<'_> {
         Ok(Moved { payloads, requests, calls: Some(after.calls - before.calls) })
     }
 
-    fn by_runtime(&self, source: &dyn Locator, size: u64, options: Option<RuntimeOptions>) -> Result<Moved> {
+    fn by_runtime(
+        &self,
+        meter: &mut Meter<'_>,
+        source: &dyn Locator,
+        size: u64,
+        options: Option<RuntimeOptions>,
+    ) -> Result<Moved> {
         let buffers = Dram::allocate((DEPTH * size) as usize)?;
         let is_memory = options.is_some();
         let options = options.unwrap_or_else(|| RuntimeOptions::new(self.machine));
         let runtime = Runtime::start_with(self.machine, options)?;
         let pipe = runtime.connect_with(source, &buffers, &ConnectOptions::default())?;
-        let (since, mut payloads) = (Instant::now(), 0u64);
         let mut at = 0;
-        while since.elapsed() < self.span && !signals::arrived() {
-            at = Self::offset(payloads, size);
-            let span = |n: u64| Span { source: Self::offset(payloads + n, size), target: n * size, len: size };
+        let payloads = meter.repeat(self.span, |moved| {
+            at = Self::offset(moved, size);
+            let span = |n: u64| Span { source: Self::offset(moved + n, size), target: n * size, len: size };
             pipe.transfer_all((0..DEPTH).map(span))?.wait()?;
-            payloads += DEPTH;
-        }
+            Ok(DEPTH)
+        })?;
         self.check(at, &buffers.range(0, size as usize)?.lease()?)?;
         let hops = pipe.report().hops;
         let requests = match hops.iter().any(|hop| hop.primitive.contains("uring")) {
