@@ -159,7 +159,7 @@ impl<L: Layout> Passes<'_, L> {
             sorted.insert(at, made);
             at += 1;
         }
-        self.spill.free_kept()?;
+        self.spill.free_kept();
         self.begin_output(&sorted, sink)?;
         let merged = self.merge(sorted, sink.target())?;
         dropped.join(merged.dropped);
