@@ -410,6 +410,9 @@ fn run_deferred(most: usize) {
             let may = outbox.holds == 0 && outbox.depth < most;
             let entry = if may { outbox.entries.pop_front() } else { None };
             outbox.depth += usize::from(entry.is_some());
+            if outbox.entries.is_empty() && thread_end::is_over() {
+                outbox.entries = VecDeque::new();
+            }
             entry
         })
     };

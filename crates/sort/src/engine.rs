@@ -144,7 +144,9 @@ impl<'a, L: Layout> Engine<'a, L> {
                 let pipe = Box::new(self.machine.connect_with(&self.memory, file.ssd(), &constraints)?);
                 Ok(Sink::File { file, pipe })
             }
-            Output::Stream { name, file } => Ok(Sink::Stream(OrderedStream::new(name, file, &self.movements))),
+            Output::Stream { name, file } => {
+                Ok(Sink::Stream(OrderedStream::new(name, file, self.control, &self.movements)))
+            }
         }
     }
 

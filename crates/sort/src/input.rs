@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +9,9 @@ use std::path::{Path, PathBuf};
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, Pipe, Result, Span, Ssd, Transfer};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 
+use crate::control::Control;
 use crate::report::{MovementRole, Movements};
+use crate::stoppable::StoppableFile;
 
 /// A source of records.
 #[derive(Debug)]
@@ -201,7 +202,7 @@ impl Input {
             Input::Deferred { path } => {
                 // To sample a named pipe it would have to be opened, and that waits for its writer.
                 let regular = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
-                let file = File::open(path).ok().filter(|_| regular)?;
+                let file = regular.then(|| File::open(path).ok()).flatten()?;
                 rustix::io::pread(&file, buffer, 0).ok()
             }
         }
@@ -227,23 +228,30 @@ pub(crate) enum Opened {
     /// Bytes `from..to`, read by a pipe.
     Place { pipe: Box<Pipe>, from: u64, to: u64, name: PathBuf },
     /// A stream, read by `read`.
-    Stream { file: File, name: PathBuf },
+    Stream(StoppableFile),
 }
 
 impl Opened {
     /// Opens an input in the way that suits it.
-    pub(crate) fn of(input: Input, machine: &Machine, memory: &Dram) -> Result<Opened> {
-        Opened::with(input, machine, memory, SMALL)
+    pub(crate) fn of(input: Input, machine: &Machine, memory: &Dram, control: &Control) -> Result<Opened> {
+        Opened::with(input, machine, memory, SMALL, control)
     }
 
     /// Opens an input, with a pipe if it is a file of at least `small` bytes.
-    pub(crate) fn with(input: Input, machine: &Machine, memory: &Dram, small: u64) -> Result<Opened> {
+    pub(crate) fn with(
+        input: Input,
+        machine: &Machine,
+        memory: &Dram,
+        small: u64,
+        control: &Control,
+    ) -> Result<Opened> {
+        let stream = |file, name| Ok(Opened::Stream(StoppableFile::new(file, name, control)));
         let input = match input {
             Input::Deferred { path } if path != Path::new("-") => {
-                let file = File::open(&path).map_err(|e| cannot_open(e, &path))?;
+                let file = StoppableFile::open(&path, control)?;
                 let meta = file.metadata().map_err(|e| cannot_open(e, &path))?;
                 if meta.is_file() && meta.len() < small {
-                    return Ok(Opened::Stream { file, name: path });
+                    return stream(file, path);
                 }
                 Input::from_file(file, &path)?
             }
@@ -254,7 +262,7 @@ impl Opened {
             Input::File { ssd, from } => (ssd, from),
             other => {
                 let name = other.name().to_path_buf();
-                return Ok(Opened::Stream { file: other.into_file()?, name });
+                return stream(other.into_file()?, name);
             }
         };
         let name = ssd.path().to_path_buf();
@@ -268,7 +276,7 @@ impl Opened {
                 Err(e) => return Err(e),
             }
         }
-        Ok(Opened::Stream { file: Input::File { ssd, from }.into_file()?, name })
+        stream(Input::File { ssd, from }.into_file()?, name)
     }
 }
 
@@ -319,6 +327,7 @@ pub(crate) struct InputReader<'a> {
     /// Whether no chunk of the open source was read yet.
     fresh: bool,
     movements: &'a Movements,
+    control: &'a Control,
     /// Pipes of sources whose last chunk was asked for. It may still be in flight, so their
     /// counters are read later.
     closing: VecDeque<Pipe>,
@@ -327,7 +336,13 @@ pub(crate) struct InputReader<'a> {
 }
 
 impl<'a> InputReader<'a> {
-    pub(crate) fn new(machine: &'a Machine, memory: &'a Dram, inputs: Vec<Input>, movements: &'a Movements) -> Self {
+    pub(crate) fn new(
+        machine: &'a Machine,
+        memory: &'a Dram,
+        inputs: Vec<Input>,
+        movements: &'a Movements,
+        control: &'a Control,
+    ) -> Self {
         InputReader {
             machine,
             memory,
@@ -335,6 +350,7 @@ impl<'a> InputReader<'a> {
             open: None,
             fresh: false,
             movements,
+            control,
             closing: VecDeque::new(),
             current: PathBuf::new(),
         }
@@ -358,7 +374,7 @@ impl<'a> InputReader<'a> {
             let Some(input) = self.waiting.pop_front() else { return Ok(None) };
             self.current = input.name().to_path_buf();
             let again = input.again();
-            match Opened::of(input, self.machine, self.memory) {
+            match Opened::of(input, self.machine, self.memory, self.control) {
                 Ok(opened) => self.open = Some(opened),
                 Err(e) if no_descriptors(&e) && (in_flight || !self.closing.is_empty()) && again.is_some() => {
                     again.into_iter().for_each(|input| self.waiting.push_front(input));
@@ -374,7 +390,7 @@ impl<'a> InputReader<'a> {
         }
         Ok(Some(match (&self.open, self.fresh) {
             (_, false) => Begin::Behind,
-            (Some(Opened::Stream { .. }), true) => Begin::Anywhere,
+            (Some(Opened::Stream(_)), true) => Begin::Anywhere,
             _ => Begin::Aligned,
         }))
     }
@@ -396,11 +412,9 @@ impl<'a> InputReader<'a> {
                 }
                 Ok(Some(Chunk { at, len: len as usize, starts_source, ends_source, transfer }))
             }
-            Some(Opened::Stream { file, name }) => {
+            Some(Opened::Stream(stream)) => {
                 let mut lease = self.memory.range(at, max)?.lease_mut()?;
-                let len = read_full(file, &mut lease).map_err(|(e, done)| {
-                    Error::io("read", e, name.display().to_string()).with_bytes_done(done as u64)
-                })?;
+                let len = read_full(stream, &mut lease)?;
                 self.movements.add_stream(MovementRole::Input, len as u64);
                 let ends_source = len < max;
                 if ends_source {
@@ -438,31 +452,15 @@ impl Drop for InputReader<'_> {
     }
 }
 
-fn read_full(file: &mut File, buffer: &mut [u8]) -> Result<usize, (std::io::Error, usize)> {
+fn read_full(stream: &mut StoppableFile, buffer: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
-        match read_some(file, &mut buffer[done..]) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) => return Err((e, done)),
+        match stream.read(&mut buffer[done..]).map_err(|e| e.with_bytes_done(done as u64))? {
+            0 => break,
+            n => done += n,
         }
     }
     Ok(done)
-}
-
-/// The most bytes that one `read` asks for. For files of /proc/sys the kernel allocates as many,
-/// and it refuses 4 MiB.
-const AT_ONCE: usize = 1 << 20;
-
-/// Reads the bytes that are there, and waits only if there are none.
-pub(crate) fn read_some(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let most = buffer.len().min(AT_ONCE);
-    loop {
-        match file.read(&mut buffer[..most]) {
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            outcome => return outcome,
-        }
-    }
 }
 
 /// The error for an input of binary records that ends within a record.

@@ -31,6 +31,7 @@ mod sink;
 mod small;
 mod sort_method;
 mod space;
+mod stoppable;
 mod telling;
 pub mod text;
 

@@ -148,7 +148,7 @@ impl SmallInput {
                 way = way_of(file.publish(len)?);
             }
             Output::Stream { name, file } if len > 0 => {
-                OrderedStream::new(name, file, &movements).write(0, &bytes)?;
+                OrderedStream::new(name, file, control, &movements).write(0, &bytes)?;
             }
             Output::Stream { .. } => {}
         }

@@ -14,6 +14,9 @@ use crate::report::SortReport;
 /// `tell` each `every`, and stops the sort where that returns false. A last call tells of the end;
 /// what it returns changes nothing. If `tell` panics, the sort is stopped before the panic goes on.
 ///
+/// The sort is stopped by the job's [`Control`], which stays so. A sort that was not stopped leaves
+/// its control as it was.
+///
 /// # Errors
 /// As [`sort`]. `Forked` in a child that `tell` made by `fork`, when it returns there: the sort
 /// goes on in the parent alone. `System` where the kernel refuses the thread.
@@ -30,30 +33,37 @@ pub fn sort_telling(
         // The receiver waits for this, or its process is another one.
         let _ = done.send(sort(&machine, job));
     })?;
-    let mut sorting = SortingThread { owner, control, thread: Some(thread), finished };
+    let mut sorting = SortingThread { owner, control, thread: Some(thread), finished, over: false };
     loop {
         let outcome = match sorting.finished.recv_timeout(every) {
             Ok(outcome) => Some(outcome),
-            Err(RecvTimeoutError::Disconnected) => return Err(sorting.why_no_result()),
+            Err(RecvTimeoutError::Disconnected) => {
+                sorting.over = true;
+                return Err(sorting.why_no_result());
+            }
             Err(RecvTimeoutError::Timeout) => None,
         };
-        if !tell(&sorting.control.progress) {
-            sorting.control.stop();
-        }
+        sorting.over = outcome.is_some();
+        let goes_on = tell(&sorting.control.progress);
         sorting.owner.check("sort")?;
         if let Some(outcome) = outcome {
             return outcome;
         }
+        if !goes_on {
+            sorting.control.stop();
+        }
     }
 }
 
-/// The thread of [`sort_telling`]. When it is dropped, the sort is stopped and waited for, but not
-/// in a child of the process that sorts.
+/// The thread of [`sort_telling`]. When it is dropped before the sort is over, the sort is stopped
+/// and waited for, but not in a child of the process that sorts.
 struct SortingThread {
     owner: OwningProcess,
     control: Control,
     thread: Option<threads::JoinHandle<()>>,
     finished: Receiver<Result<SortReport>>,
+    /// Whether the sort has an outcome, or will never have one.
+    over: bool,
 }
 
 impl SortingThread {
@@ -67,7 +77,9 @@ impl SortingThread {
 
 impl Drop for SortingThread {
     fn drop(&mut self) {
-        self.control.stop();
+        if !self.over {
+            self.control.stop();
+        }
         // In a child this returns at once.
         let _ = self.thread.take().map(threads::join);
         if !self.owner.is_here() {

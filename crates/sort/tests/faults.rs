@@ -329,6 +329,35 @@ fn runs_that_are_asked_to_be_compressed_may_fit_where_others_would_not() {
     assert!(small.names().is_empty(), "{:?}", small.names());
 }
 
+/// Sorted files of `n` records each.
+fn sorted_inputs(folder: &Folder, count: u64, n: usize) -> Vec<PathBuf> {
+    let sorted = |i| sort_records(&Random(seed(472 + i)).bytes(n * RECORD), &RecordFormat::SORT_BENCHMARK, false);
+    (0..count).map(|i| folder.put(&format!("in/{i}"), &sorted(i))).collect()
+}
+
+#[test]
+fn space_of_merged_runs_is_there_for_runs_of_unknown_length() {
+    let folder = Folder::new();
+    let inputs = sorted_inputs(&folder, 7, 20_000);
+    let bytes: Vec<u8> = inputs.iter().flat_map(|path| fs::read(path).unwrap()).collect();
+    // Two inputs are merged into a run, and then runs into longer ones. At most two thirds of all
+    // bytes are merged at once, from runs to runs; what was merged before is free again.
+    let limit = bytes.len() as u64 * 3 / 2;
+    let job = folder.job(RecordFormat::SORT_BENCHMARK, &inputs).fan_in(2);
+    let place = StagePlace::folder(folder.path("spill")).limit(limit);
+    let merge = |job| datapipes_sort::merge(&machine(FileBackendOptions::default()), job);
+    let report = merge(job.spill(vec![place])).unwrap();
+    assert!(report.merge_passes > 4, "{report}");
+    assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "merged");
+    // The output is in the same place as the runs, and its length is not known before.
+    let Some(small) = SmallPlace::mount("space_of_merged_runs", folder.path("small"), "36m") else { return };
+    let target = small.0.join("sorted");
+    let job = folder.job(RecordFormat::SORT_BENCHMARK, &inputs).fan_in(2).unique(true);
+    merge(job.output(Output::to(&target).unwrap()).spill(vec![StagePlace::folder(&small.0)])).unwrap();
+    let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, true);
+    assert_same(&fs::read(&target).unwrap(), &expected, "into the same place");
+}
+
 #[test]
 fn a_full_output_place() {
     let (folder, input, bytes) = scene(10, 150_000);

@@ -88,7 +88,13 @@ impl OperationScope {
 
 impl Drop for OperationScope {
     fn drop(&mut self) {
-        drop(entries(Vec::pop));
+        drop(entries(|entries| {
+            let last = entries.pop();
+            if entries.is_empty() && thread_end::is_over() {
+                *entries = Vec::new();
+            }
+            last
+        }));
         with(|outbox| {
             outbox.middles -= 1;
             if outbox.middles == 0 {
@@ -143,4 +149,10 @@ impl Drop for SleepScope {
     fn drop(&mut self) {
         self.0.iter().for_each(|carried| carried.on_resume());
     }
+}
+
+/// How many entries the thread has memory for.
+#[cfg(test)]
+pub(super) fn capacity() -> usize {
+    entries(|entries| entries.capacity()).unwrap_or(0)
 }

@@ -112,3 +112,59 @@ fn a_thread_that_sleeps_within_a_call_makes_the_other_calls_first() {
     );
     assert!(!is_in_foreign_code());
 }
+
+/// The bytes that this thread's variables have.
+fn capacities() -> [usize; 3] {
+    let [entries, put_off] = with(|outbox| [outbox.entries.capacity(), outbox.put_off.capacity()]).unwrap();
+    [entries, put_off, reentry::capacity()]
+}
+
+/// A variable of a thread whose destructor uses the library, and says what the thread's variables
+/// have then.
+struct Late(std::cell::RefCell<Option<std::sync::mpsc::Sender<[usize; 3]>>>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        use_outbox();
+        self.0.take().unwrap().send(capacities()).unwrap();
+    }
+}
+
+std::thread_local! {
+    static LATE: Late = const { Late(std::cell::RefCell::new(None)) };
+}
+
+/// Makes calls that were deferred, and others that were postponed within a transfer.
+fn use_outbox() {
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let held = defer_calls();
+    let queue = reentry::enter_queue(1, true);
+    for n in 0..40 {
+        call_or_defer(note(&called, n), 0);
+        reentry::postpone(note(&called, n), 0);
+    }
+    drop(queue);
+    drop(held);
+    assert_eq!(called.lock().unwrap().len(), 80);
+}
+
+#[test]
+fn destructors_of_a_threads_variables_leak_nothing_by_using_the_library() {
+    for first in [true, false] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // Destructors run in the opposite order of the first uses.
+            if first {
+                LATE.with(|late| late.0.replace(Some(sender)));
+                use_outbox();
+            } else {
+                use_outbox();
+                LATE.with(|late| late.0.replace(Some(sender)));
+            }
+            assert!(capacities().into_iter().sum::<usize>() > 0, "memory is used again");
+        });
+        thread.join().unwrap();
+        let left = receiver.recv().unwrap();
+        assert_eq!(left == [0; 3], first, "{left:?}");
+    }
+}

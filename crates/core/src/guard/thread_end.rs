@@ -25,8 +25,13 @@ impl Drop for Functions {
     }
 }
 
-/// Has `free` called once when the thread ends. What variables take after that, within destructors
-/// of other variables of the thread, is leaked.
+/// Whether the functions were called: the thread runs destructors of other variables, or handlers
+/// of `atexit`. What a variable takes then, it must free as soon as it does not need it.
+pub(super) fn is_over() -> bool {
+    FUNCTIONS.try_with(|_| ()).is_err()
+}
+
+/// Has `free` called once when the thread ends, unless it [`is_over`].
 pub(super) fn call(free: fn()) {
     let _ = FUNCTIONS.try_with(|functions| {
         let mut all = functions.0.get();

@@ -139,6 +139,39 @@ impl Staging {
         self.give_back(returns);
     }
 
+    /// Frees bytes as [`free`](Self::free) does, but their files keep the space for what is written
+    /// next. Space is kept as long as no file has more than `most` unused bytes by that.
+    ///
+    /// Blocks that were written before are written faster. Nothing else on the file system can use
+    /// them, until [`trim`](Self::trim) is called.
+    pub fn free_for_reuse(&self, offset: u64, len: u64, most: u64) {
+        if !self.0.owner.is_here() {
+            return;
+        }
+        let range = offset..offset.saturating_add(len);
+        let mut returns = Vec::new();
+        {
+            let mut ledger = self.lock();
+            for back in ledger.unmap(&range) {
+                match ledger.keeps(&back, most) {
+                    true => ledger.returned(back, None),
+                    false => returns.push(back),
+                }
+            }
+        }
+        self.give_back(returns);
+    }
+
+    /// Returns the unused space of its files to their file systems. What is written meanwhile does
+    /// not find that space.
+    pub fn trim(&self) {
+        if !self.0.owner.is_here() {
+            return;
+        }
+        let returns = self.lock().take_unused();
+        self.give_back(returns);
+    }
+
     /// Checks that this is the process that opened it. A child reads and frees nothing of it.
     ///
     /// # Errors

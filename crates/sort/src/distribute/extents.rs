@@ -1,7 +1,7 @@
 //! Spill space for the buckets, in extents.
 
-use datapipes_core::Result;
 use datapipes_core::locks::Mutex;
+use datapipes_core::{ErrorKind, Result};
 
 use crate::runs::spill::Spill;
 
@@ -36,7 +36,15 @@ impl<'a> Extents<'a> {
     pub(super) fn take(&self) -> Result<u64> {
         let mut reserved = self.reserved.lock();
         if reserved.left == 0 {
-            *reserved = Reserved { at: self.spill.reserve(self.step)?.offset, left: self.step };
+            let mut step = self.step;
+            let run = match self.spill.reserve(step) {
+                Err(e) if e.kind() == ErrorKind::NoSpace && step > self.each => {
+                    step = self.each;
+                    self.spill.reserve(step)
+                }
+                run => run,
+            }?;
+            *reserved = Reserved { at: run.offset, left: step };
         }
         let at = reserved.at;
         (reserved.at, reserved.left) = (at + self.each, reserved.left - self.each);

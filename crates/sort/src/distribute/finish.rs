@@ -191,7 +191,8 @@ impl<L: Layout> Engine<'_, L> {
         let place = (written.bytes, true);
         let (merged, edges) = merger.merge_runs_at(&staging, &runs, sink.target(), place, counter)?;
         report.runs += runs.len() as u64;
-        spill.free(runs)?;
+        // The output may need the space, and its length may not be known.
+        spill.free_now(&runs)?;
         written.bytes += merged.bytes;
         written.tally.join(merged.written);
         written.dropped.join(dropped);

@@ -94,7 +94,7 @@ impl<L: Layout> Engine<'_, L> {
         let all = self.memory.range(at, len)?;
         let each = self.budget.slots().into_iter().map(|(slot, len)| (slot - at, len)).collect();
         let slots = SlotPool { all, each, whole_first: self.fits, carry: self.budget.carry() };
-        let feed = InputReader::new(self.machine, &self.memory, inputs, &self.movements);
+        let feed = InputReader::new(self.machine, &self.memory, inputs, &self.movements, self.control);
         let mut filler = SlotFiller::new(self.layout, feed, self.control, self.budget.chunk, slots)?;
         let (free, to_fill) = mpsc::channel::<Dram>();
         let (filled, to_sort) = mpsc::channel::<Result<FilledSlot>>();
@@ -242,7 +242,7 @@ impl<L: Layout> Engine<'_, L> {
             return Ok(());
         }
         if let Some(packer) = &lanes.spill.compressor {
-            let (packing, stream) = packer.start(&self.movements)?;
+            let (packing, stream) = packer.start(&self.movements, self.control)?;
             let gathered =
                 gather.write(lanes.blocks, Target::CompressedRun(&stream), self.control, &progress.spilled, None);
             let sum = stream.close();

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -15,6 +14,7 @@ use crate::control::{Control, count};
 use crate::memory::short_copy::copy_record;
 use crate::report::{MovementRole, Movements};
 use crate::runs::checksum::{Partial, Summing};
+use crate::stoppable::StoppableFile;
 
 /// Offsets and lengths of direct writes are multiples of this.
 pub(crate) const ALIGN: usize = 4096;
@@ -134,7 +134,6 @@ impl BlockPool {
 /// A target that takes bytes only in order, by `write`.
 #[derive(Debug)]
 pub(crate) struct OrderedStream<'a> {
-    name: PathBuf,
     role: MovementRole,
     state: Mutex<Stream>,
     turned: Condvar,
@@ -144,7 +143,7 @@ pub(crate) struct OrderedStream<'a> {
 
 #[derive(Debug)]
 struct Stream {
-    file: File,
+    file: StoppableFile,
     written: u64,
     /// The checksum of the bytes written, if one is kept.
     sum: Option<Hasher>,
@@ -152,15 +151,19 @@ struct Stream {
 
 impl<'a> OrderedStream<'a> {
     /// Makes the stream of the output.
-    pub(crate) fn new(name: PathBuf, file: File, movements: &'a Movements) -> Self {
-        let state = Mutex::new(Stream { file, written: 0, sum: None });
-        let (turned, abandoned) = (Condvar::new(), AtomicBool::new(false));
-        OrderedStream { name, role: MovementRole::Output, state, turned, abandoned, movements }
+    pub(crate) fn new(name: PathBuf, file: File, control: &Control, movements: &'a Movements) -> Self {
+        OrderedStream::of(StoppableFile::new(file, name, control), movements)
     }
 
-    /// Makes a stream with a checksum.
-    pub(crate) fn summed(name: PathBuf, file: File, role: MovementRole, movements: &'a Movements) -> Self {
-        let mut stream = OrderedStream { role, ..OrderedStream::new(name, file, movements) };
+    fn of(file: StoppableFile, movements: &'a Movements) -> Self {
+        let state = Mutex::new(Stream { file, written: 0, sum: None });
+        let (turned, abandoned) = (Condvar::new(), AtomicBool::new(false));
+        OrderedStream { role: MovementRole::Output, state, turned, abandoned, movements }
+    }
+
+    /// Makes a stream with a checksum, into a pipe that no other process writes to.
+    pub(crate) fn summed(pipe: StoppableFile, role: MovementRole, movements: &'a Movements) -> Self {
+        let mut stream = OrderedStream { role, ..OrderedStream::of(pipe, movements) };
         stream.state.get_mut().sum = Some(Hasher::new());
         stream
     }
@@ -173,14 +176,14 @@ impl<'a> OrderedStream<'a> {
 
     /// Returns what `fstat` says of its file.
     pub(crate) fn stat(&self) -> Result<rustix::fs::Stat, rustix::io::Errno> {
-        rustix::fs::fstat(&self.state.lock().file)
+        rustix::fs::fstat(self.state.lock().file.file())
     }
 
     /// Whether writes replace bytes of a file of `len` bytes instead of appending to it.
     pub(crate) fn overwrites(&self, len: u64) -> Result<bool, rustix::io::Errno> {
         let state = self.state.lock();
-        let appends = rustix::fs::fcntl_getfl(&state.file)?.contains(rustix::fs::OFlags::APPEND);
-        Ok(!appends && rustix::fs::tell(&state.file)? < len)
+        let appends = rustix::fs::fcntl_getfl(state.file.file())?.contains(rustix::fs::OFlags::APPEND);
+        Ok(!appends && rustix::fs::tell(state.file.file())? < len)
     }
 
     /// Wakes the threads that wait for earlier bytes, which will not be written.
@@ -199,8 +202,7 @@ impl<'a> OrderedStream<'a> {
             }
             state = self.turned.wait(state);
         }
-        let written = state.file.write_all(bytes);
-        written.map_err(|e| Error::io("write", e, self.name.display().to_string()).with_offset(offset))?;
+        state.file.write_all(bytes).map_err(|e| e.with_offset(offset))?;
         state.written += bytes.len() as u64;
         if let Some(sum) = &mut state.sum {
             sum.update(bytes);

@@ -309,12 +309,12 @@ struct PartEnd {
 impl SortedFile {
     /// Takes all inputs, which are in their order, if all are files that can be read anywhere.
     pub(crate) fn all(inputs: &mut Vec<(usize, Opened)>) -> Option<Vec<SortedFile>> {
-        if inputs.is_empty() || inputs.iter().any(|(_, opened)| matches!(opened, Opened::Stream { .. })) {
+        if inputs.is_empty() || inputs.iter().any(|(_, opened)| matches!(opened, Opened::Stream(_))) {
             return None;
         }
         let file = |(_, opened)| match opened {
             Opened::Place { pipe, from, to, name } => Some(SortedFile { pipe, from, to, name }),
-            Opened::Stream { .. } => None,
+            Opened::Stream(_) => None,
         };
         Some(inputs.drain(..).filter_map(file).collect())
     }

@@ -159,7 +159,7 @@ impl<L: Layout> Passes<'_, L> {
             sorted.insert(at, made);
             at += 1;
         }
-        self.spill.free_kept()?;
+        self.spill.free_kept();
         self.begin_output(&sorted, sink)?;
         let merged = self.merge(sorted, sink.target())?;
         dropped.join(merged.dropped);
@@ -207,7 +207,7 @@ impl<L: Layout> Passes<'_, L> {
     /// Merges a group into a run in the spill places.
     fn to_run(&self, group: Vec<MergeInput>) -> Result<(MergeInput, MergeResult)> {
         if let Some(packer) = &self.spill.compressor {
-            let (packing, stream) = packer.start(&self.engine.movements)?;
+            let (packing, stream) = packer.start(&self.engine.movements, self.engine.control)?;
             let merged = self.merge(group, Target::CompressedRun(&stream));
             let sum = stream.close();
             let longest = merged.as_ref().map_or(0, |merged| merged.longest);
@@ -297,7 +297,7 @@ impl<L: Layout> Passes<'_, L> {
                 MergeInput::Run(run) => runs.push((rank, run)),
                 MergeInput::Compressed(run) => packed.push((rank, run)),
                 MergeInput::Input(input) => {
-                    inputs.push((rank, Opened::with(input, self.engine.machine, memory, small)?))
+                    inputs.push((rank, Opened::with(input, self.engine.machine, memory, small, self.engine.control)?))
                 }
             }
         }
@@ -321,7 +321,7 @@ impl<L: Layout> Passes<'_, L> {
         }
         for (rank, run) in packed {
             let Some(packer) = &self.spill.compressor else { continue };
-            let run = packer.open(run)?;
+            let run = packer.open(run, self.engine.control)?;
             sources.push((rank, RecordReader::of_packed(layout, run, memory, buffers[rank], &self.engine.movements)));
         }
         for (rank, opened) in inputs {
@@ -330,8 +330,8 @@ impl<L: Layout> Passes<'_, L> {
                     let segment = Segment { from, to };
                     RecordReader::of_file(layout, pipe, &name, memory, buffers[rank], segment, &self.engine.movements)?
                 }
-                Opened::Stream { file, name } => {
-                    RecordReader::of_stream(layout, file, &name, memory, buffers[rank], &self.engine.movements)
+                Opened::Stream(stream) => {
+                    RecordReader::of_stream(layout, stream, memory, buffers[rank], &self.engine.movements)
                 }
             };
             sources.push((rank, source));

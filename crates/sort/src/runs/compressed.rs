@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, copy};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crc32fast::Hasher;
@@ -24,9 +24,11 @@ use datapipes_core::threads;
 use datapipes_core::{Error, ErrorKind, Result, Ssd, StagePlace};
 use rustix::fs::FallocateFlags;
 
+use crate::control::Control;
 use crate::memory::blocks::OrderedStream;
 use crate::memory::descriptors;
 use crate::report::{MovementRole, Movements};
+use crate::stoppable::{StoppableFile, wait_for_program};
 
 /// The most compressed runs that are merged at once, because each needs a process.
 pub(crate) const MAX_PROGRAMS: usize = 16;
@@ -73,7 +75,7 @@ pub(crate) struct CompressedRun {
 
 /// A run that is being compressed.
 pub(crate) struct RunCompression<'a> {
-    child: Child,
+    child: StartedProgram,
     file: File,
     packer: &'a RunCompressor,
     folder: usize,
@@ -139,27 +141,27 @@ impl RunCompressor {
     }
 
     /// Starts the program. It compresses what is written to the stream.
-    pub(crate) fn start<'a>(&'a self, movements: &'a Movements) -> Result<(RunCompression<'a>, OrderedStream<'a>)> {
+    pub(crate) fn start<'a>(
+        &'a self,
+        movements: &'a Movements,
+        control: &Control,
+    ) -> Result<(RunCompression<'a>, OrderedStream<'a>)> {
         let folder = self.turn.fetch_add(1, Relaxed) % self.folders.len();
         let file = scratch(&self.folders[folder].path)?;
         let output = file.as_fd().try_clone_to_owned().map_err(|e| Error::io("duplicate", e, "a run"))?;
         let mut command = Command::new(&self.program);
         let child = threads::start_program(command.stdin(Stdio::piped()).stdout(Stdio::from(output)));
-        let mut child = child.map_err(|e| cannot_start(&self.program, e))?;
-        let Some(stdin) = child.stdin.take() else {
+        let mut child = StartedProgram::new(child.map_err(|e| cannot_start(&self.program, e))?, &self.program, control);
+        let Some(stdin) = child.child.stdin.take() else {
             return Err(Error::new(ErrorKind::System, "compress", "the program has no standard input"));
         };
-        let stream = OrderedStream::summed(
-            self.program.clone(),
-            File::from(OwnedFd::from(stdin)),
-            MovementRole::Spill,
-            movements,
-        );
+        let pipe = StoppableFile::own(File::from(OwnedFd::from(stdin)), self.program.clone(), control);
+        let stream = OrderedStream::summed(pipe, MovementRole::Spill, movements);
         Ok((RunCompression { child, file, packer: self, folder }, stream))
     }
 
     /// Starts the program to decompress a run.
-    pub(crate) fn open(&self, run: CompressedRun) -> Result<RunDecompressor> {
+    pub(crate) fn open(&self, run: CompressedRun, control: &Control) -> Result<RunDecompressor> {
         let CompressedRun { kept, len, sum, .. } = run;
         let mut file = match kept {
             CompressedStorage::File(file) => file,
@@ -168,13 +170,12 @@ impl RunCompressor {
         file.rewind().map_err(|e| Error::io("read", e, "a compressed run"))?;
         let mut command = Command::new(&self.program);
         let child = threads::start_program(command.arg("-d").stdin(Stdio::from(file)).stdout(Stdio::piped()));
-        let mut child = child.map_err(|e| cannot_start(&self.program, e))?;
-        let Some(stdout) = child.stdout.take() else {
+        let mut child = StartedProgram::new(child.map_err(|e| cannot_start(&self.program, e))?, &self.program, control);
+        let Some(stdout) = child.child.stdout.take() else {
             return Err(Error::new(ErrorKind::System, "compress", "the program has no standard output"));
         };
-        let output = File::from(OwnedFd::from(stdout));
-        let program = self.program.clone();
-        Ok(RunDecompressor { child, output, program, expected: (len, sum), hasher: Hasher::new(), read: 0 })
+        let output = StoppableFile::own(File::from(OwnedFd::from(stdout)), self.program.clone(), control);
+        Ok(RunDecompressor { child, output, expected: (len, sum), hasher: Hasher::new(), read: 0 })
     }
 }
 
@@ -192,14 +193,13 @@ impl RunCompression<'_> {
     /// checksum.
     pub(crate) fn finish(mut self, written: Result<(u64, u32)>, longest: usize) -> Result<CompressedRun> {
         let program = &self.packer.program;
-        let status = self.child.wait().map_err(|e| Error::io("wait for", e, program.display().to_string()))?;
         let (len, sum) = match written {
             // EPIPE means here that the program stopped reading, not that the reader of the sort's
             // output did.
             Err(e) if e.errno() == Some(libc::EPIPE) => return Err(ended_badly(program, false)),
             other => other?,
         };
-        if !status.success() {
+        if !self.child.wait()?.success() {
             return Err(ended_badly(program, false));
         }
         let kept = if descriptors::left() < ENOUGH {
@@ -215,9 +215,8 @@ impl RunCompression<'_> {
 /// A run that is being decompressed.
 #[derive(Debug)]
 pub(crate) struct RunDecompressor {
-    child: Child,
-    output: File,
-    program: PathBuf,
+    child: StartedProgram,
+    output: StoppableFile,
     expected: (u64, u32),
     hasher: Hasher,
     read: u64,
@@ -227,20 +226,18 @@ impl RunDecompressor {
     /// Reads the bytes that are there. At the end it checks that the program succeeded and that its
     /// bytes are those that were compressed.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let name = || self.program.display().to_string();
-        let len = crate::input::read_some(&mut self.output, buffer).map_err(|e| Error::io("read", e, name()))?;
+        let len = self.output.read(buffer)?;
         self.hasher.update(&buffer[..len]);
         self.read += len as u64;
         if len == 0 && !buffer.is_empty() {
-            let status = self.child.wait().map_err(|e| Error::io("wait for", e, name()))?;
-            if !status.success() {
-                return Err(ended_badly(&self.program, true));
+            if !self.child.wait()?.success() {
+                return Err(ended_badly(self.output.name(), true));
             }
             if (self.read, self.hasher.clone().finalize()) != self.expected {
                 let (len, sum) = self.expected;
                 let context = format!(
                     "'{} -d' gave {} bytes that are not the {len} with the sum {sum:08x} that were compressed",
-                    self.program.display(),
+                    self.output.name().display(),
                     self.read
                 );
                 return Err(Error::new(ErrorKind::Corrupt, "compress", context));
@@ -250,9 +247,28 @@ impl RunDecompressor {
     }
 }
 
-impl Drop for RunDecompressor {
+/// A program that was started. If it is dropped before it has ended, it is killed.
+#[derive(Debug)]
+struct StartedProgram {
+    child: Child,
+    name: PathBuf,
+    control: Control,
+}
+
+impl StartedProgram {
+    fn new(child: Child, name: &Path, control: &Control) -> StartedProgram {
+        StartedProgram { child, name: name.to_path_buf(), control: control.clone() }
+    }
+
+    /// Waits for its end, or until the sort is asked to stop.
+    fn wait(&mut self) -> Result<ExitStatus> {
+        wait_for_program(&mut self.child, &self.control, &self.name)
+    }
+}
+
+impl Drop for StartedProgram {
     fn drop(&mut self) {
-        // The program may still be writing.
+        // Where it was waited for, neither call does anything.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -10,7 +10,6 @@
 //! the bytes into the cache that are used next.
 
 use std::cmp::Ordering;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use datapipes_core::memory::Plain;
@@ -24,6 +23,7 @@ use crate::runs::checksum;
 use crate::runs::compressed::RunDecompressor;
 use crate::runs::packing::{self, FrameTable};
 use crate::runs::spill::Run;
+use crate::stoppable::StoppableFile;
 
 const ALIGN: u64 = 4096;
 /// How far ahead of a record its successors are fetched, in bytes.
@@ -61,7 +61,7 @@ pub(crate) enum ReadMethod<'a> {
     /// A pipe of the reader's own.
     Own(Box<Pipe>),
     /// A stream, read by `read`.
-    Stream { file: File, name: PathBuf },
+    Stream(StoppableFile),
     /// The output of the program that decompresses the run.
     Compressed(RunDecompressor),
     /// Everything was read.
@@ -223,14 +223,13 @@ impl<'a, L: Layout> RecordReader<'a, L> {
     /// Opens a stream. The first read is made when the first record is asked for.
     pub(crate) fn of_stream(
         layout: &'a L,
-        file: File,
-        name: &Path,
+        stream: StoppableFile,
         memory: &'a Dram,
         buffers: Buffers,
         movements: &'a Movements,
     ) -> RecordReader<'a, L> {
-        let way = ReadMethod::Stream { file, name: name.to_path_buf() };
-        let mut source = RecordReader::new(layout, way, SourceKind::Input(name.to_path_buf()), memory, buffers);
+        let what = SourceKind::Input(stream.name().to_path_buf());
+        let mut source = RecordReader::new(layout, ReadMethod::Stream(stream), what, memory, buffers);
         source.movements = Some(movements);
         (source.stop, source.end) = (u64::MAX, u64::MAX);
         source
@@ -478,13 +477,12 @@ impl<'a, L: Layout> RecordReader<'a, L> {
     /// Takes the next buffer. Returns false at the end.
     fn next_view(&mut self) -> Result<bool> {
         let (view, at) = match &mut self.way {
-            way @ (ReadMethod::Stream { .. } | ReadMethod::Compressed(_)) => {
+            way @ (ReadMethod::Stream(_) | ReadMethod::Compressed(_)) => {
                 let at = self.buffers.at + self.turn * self.buffers.size;
                 self.turn ^= 1;
                 let mut lease = self.memory.range(at, self.buffers.size)?.lease_mut()?;
                 let len = match way {
-                    ReadMethod::Stream { file, name } => crate::input::read_some(file, &mut lease)
-                        .map_err(|e| Error::io("read", e, name.display().to_string()).with_offset(self.next))?,
+                    ReadMethod::Stream(stream) => stream.read(&mut lease).map_err(|e| e.with_offset(self.next))?,
                     ReadMethod::Compressed(run) => run.read(&mut lease)?,
                     ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => 0,
                 };
@@ -603,7 +601,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         let pipe = match &self.way {
             ReadMethod::Shared(pipe) => *pipe,
             ReadMethod::Own(pipe) => pipe.as_ref(),
-            ReadMethod::Stream { .. } | ReadMethod::Compressed(_) | ReadMethod::Ended => return Ok(()),
+            ReadMethod::Stream(_) | ReadMethod::Compressed(_) | ReadMethod::Ended => return Ok(()),
         };
         if self.next >= self.stop {
             return Ok(());

@@ -21,7 +21,6 @@ impl Holes {
         self.0.values().sum()
     }
 
-    #[cfg(test)]
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(start, len)| *start..start + len)
     }

@@ -399,6 +399,23 @@ impl Ledger {
         (!store.fixed && !self.is_failed(back.place) && whole.start < whole.end).then_some(whole)
     }
 
+    /// Whether returned bytes are to be kept as blocks of their file, of which at most `most` bytes
+    /// are unused then.
+    pub(super) fn keeps(&self, back: &Return, most: u64) -> bool {
+        let unused = self.places[back.place].ready.total();
+        unused.saturating_add(back.range.end - back.range.start) <= most
+    }
+
+    /// Takes out the unused bytes that could go back to the devices.
+    pub(super) fn take_unused(&mut self) -> Vec<Return> {
+        let mut unused = Vec::new();
+        for (place, store) in self.places.iter_mut().enumerate().filter(|(_, store)| !store.fixed) {
+            let ready = std::mem::take(&mut store.ready);
+            unused.extend(ready.ranges().map(|range| Return { place, range }));
+        }
+        unused
+    }
+
     /// Marks returned bytes as unused; `given` of them went back to the device.
     pub(super) fn returned(&mut self, back: Return, given: Option<Range<u64>>) {
         let Return { place, range } = back;
