@@ -3,6 +3,7 @@
 
 mod scene;
 
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -92,6 +93,72 @@ fn transfers_that_are_started_together_are_submitted_together() {
             _ => started.unwrap().wait().unwrap(),
         }
     }
+    assert!(target.lease().unwrap()[..] == bytes[..]);
+}
+
+/// Starting others looks at the device, where their bytes are held, and may so complete a transfer
+/// whose waker drains: it must not wait for what is prepared and not started.
+#[test]
+fn a_waker_that_drains_while_others_are_started_ends() {
+    struct Drains(RuntimePipe);
+    impl std::task::Wake for Drains {
+        fn wake(self: Arc<Self>) {
+            self.0.drain();
+        }
+    }
+    const LEN: u64 = 4096;
+    let machine = datapipes::discover();
+    let (ended, end) = mpsc::channel();
+    let work = move || {
+        let runtime = Runtime::start(&machine).unwrap();
+        let (ssd, target) = (file_of(&pattern(64 * LEN, 6)), Dram::allocate(64 * LEN as usize).unwrap());
+        let direct = ConnectOptions::default().constraints(Constraints::default().only(vec!["uring-direct".into()]));
+        let Ok(pipe) = runtime.connect_with(&ssd, &target, &direct) else {
+            println!("SKIPPED: a_waker_that_drains_while_others_are_started_ends: no direct access");
+            return;
+        };
+        let span = |i: u64| Span { source: i * LEN, target: i * LEN, len: LEN };
+        for round in 0..500 {
+            let waker = std::task::Waker::from(Arc::new(Drains(pipe.clone())));
+            let mut first = pipe.transfer(span(0)).unwrap();
+            let polled = std::pin::Pin::new(&mut first).poll(&mut std::task::Context::from_waker(&waker));
+            if polled.is_pending() {
+                (0..round % 50 * 20).for_each(|_| std::hint::spin_loop());
+                // The last one wants the bytes that the first one holds.
+                if let Ok(all) = pipe.transfer_all([span(1), span(2), span(3), span(0)]) {
+                    all.wait().unwrap();
+                }
+                let _ = first.wait();
+            }
+            pipe.drain();
+        }
+        ended.send(()).unwrap();
+    };
+    let thread = std::thread::spawn(work);
+    match end.recv_timeout(PATIENCE) {
+        Ok(()) => thread.join().unwrap(),
+        Err(mpsc::RecvTimeoutError::Disconnected) => thread.join().unwrap(),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the runtime waits for what nobody starts"),
+    }
+}
+
+#[test]
+fn iterators_that_do_not_know_their_length_may_wait_for_what_they_gave() {
+    let machine = datapipes::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let bytes = pattern(8 * 4096, 7);
+    let (ssd, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+    let pipe = runtime.connect(&ssd, &target).unwrap();
+    let mut next = 0;
+    let spans = std::iter::from_fn(|| {
+        // What was given before has arrived.
+        pipe.drain();
+        let before = next as usize * 4096;
+        assert_eq!(target.range(0, before.max(1)).unwrap().lease().unwrap()[..before], bytes[..before]);
+        next += 1;
+        (next <= 8).then(|| Span { source: (next - 1) * 4096, target: (next - 1) * 4096, len: 4096 })
+    });
+    pipe.transfer_all(spans).unwrap().wait().unwrap();
     assert!(target.lease().unwrap()[..] == bytes[..]);
 }
 

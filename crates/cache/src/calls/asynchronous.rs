@@ -161,8 +161,10 @@ impl FineGrained {
 }
 
 impl AsyncReader {
-    /// Reads `len` bytes at `offset`. Nothing happens until the future is polled. Dropping it
-    /// neither cancels the device's work nor frees its buffer before that is done. A read across
+    /// Reads `len` bytes at `offset`. Nothing happens until the future is polled. The first poll
+    /// copies what is cached. Where bytes are missing it wakes the future, and the next poll goes to
+    /// the device, together with what other futures miss. (To begin to read and do something else
+    /// meanwhile, use [`FineGrained::prefetch`].) Dropping it neither cancels the device's work nor frees its buffer before that is done. A read across
     /// pages goes to the device page by page.
     ///
     /// If somebody writes to these bytes, the read waits for the end of the write. It fails with
@@ -308,16 +310,27 @@ impl Shared {
         starting.wanted.len() >= MAX_WANTED
     }
 
-    /// Starts all transfers that are wanted.
-    fn start_wanted(self: &Arc<Self>) {
-        let wanted = std::mem::take(&mut self.starting.lock().wanted);
+    /// Starts all transfers that are wanted, that of the polled future first.
+    fn start_wanted(self: &Arc<Self>, polled: usize) {
+        let mut wanted = std::mem::take(&mut self.starting.lock().wanted);
         if wanted.is_empty() {
             return;
         }
+        wanted.sort_by_key(|(slot, _)| *slot != polled);
         let outcomes = self.pipe.transfer_each(wanted.iter().map(|(_, span)| *span));
         let (mut wakers, mut abandoned) = (Vec::new(), Vec::new());
         let mut starting = self.starting.lock();
-        for ((slot, _), outcome) in wanted.into_iter().zip(outcomes) {
+        for ((slot, span), outcome) in wanted.into_iter().zip(outcomes) {
+            let is_busy = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+            if slot != polled
+                && is_busy
+                && let Some(StartState::Waits(waker)) = starting.states.get_mut(&slot)
+            {
+                // There may be no room within what polls here. Its own future tries again.
+                wakers.extend(waker.take());
+                starting.wanted.push((slot, span));
+                continue;
+            }
             match starting.states.insert(slot, StartState::Done(outcome)) {
                 Some(StartState::Waits(waker)) => wakers.extend(waker),
                 Some(StartState::Abandoned) => {
@@ -336,7 +349,7 @@ impl Shared {
     /// The transfer into a buffer, or nothing where another thread is starting it: then the waker
     /// is woken.
     fn started(self: &Arc<Self>, slot: usize, context: &Context<'_>) -> Option<Result<Handle>> {
-        self.start_wanted();
+        self.start_wanted(slot);
         // Wakers are foreign code: none is cloned or dropped under the lock.
         let mut waker = None;
         loop {

@@ -149,10 +149,12 @@ impl Runtime {
         RuntimePipe::connect(self.state.clone(), pipe, options)
     }
 
-    /// Starts transfers of several pipes, and gives one handle for all.
+    /// Starts transfers of several pipes, and gives one handle for all. They are taken from the
+    /// iterator and started as [`RuntimePipe::transfer_all`] does; those of a pipe that follow each
+    /// other go together.
     ///
     /// # Errors
-    /// The first error of starting; what was started before it is carried out.
+    /// As [`RuntimePipe::transfer_all`].
     pub fn transfer_all<'a>(&self, transfers: impl IntoIterator<Item = (&'a RuntimePipe, Span)>) -> Result<Handles> {
         pipe::start_all(transfers.into_iter())
     }

@@ -116,11 +116,14 @@ impl RuntimePipe {
         self.state.pipe.check(span).and_then(started).map_err(|error| RefusedTransfer { span, error })
     }
 
-    /// Starts transfers, and gives one handle for all. They are taken from the iterator some dozens
-    /// at a time, and those go to the device together: one call of the kernel starts them all.
+    /// Starts transfers, and gives one handle for all. Where the iterator knows its length, up to 64
+    /// spans are taken from it before they go to the device together: one call of the kernel starts
+    /// them all. So it must not wait for what it gave. Of other iterators (a channel's, a filter's)
+    /// each transfer is started before the next span is asked for.
     ///
     /// # Errors
-    /// The first error of starting; what was started before it is carried out.
+    /// The first error of starting; what was started before it is carried out. So is what an
+    /// iterator gave before it panicked.
     pub fn transfer_all(&self, spans: impl IntoIterator<Item = Span>) -> Result<Handles> {
         start_all(spans.into_iter().map(|span| (self, span)))
     }
@@ -141,6 +144,9 @@ impl RuntimePipe {
 
     /// Starts transfers, those for a device by one call, until `each` returns false.
     fn start_together(&self, spans: &[Span], mut each: impl FnMut(Result<Handle>) -> bool) {
+        // No foreign code runs while something is prepared that nobody has queued: it might wait
+        // for that.
+        let _hold = guard::defer_calls();
         let mut prepared = Vec::with_capacity(spans.len());
         for span in spans {
             let started = self.state.pipe.check(*span).and_then(|span| match self.runs_inline(span) {
@@ -151,7 +157,6 @@ impl RuntimePipe {
                 break;
             }
         }
-        let _hold = guard::defer_calls();
         self.resource.enqueue(&prepared);
     }
 
@@ -161,7 +166,6 @@ impl RuntimePipe {
             // No room, or bytes that an earlier one holds: those are started first, for they may
             // end.
             Err(error) if error.kind() == ErrorKind::Busy => {
-                let _hold = guard::defer_calls();
                 self.resource.enqueue(&std::mem::take(prepared));
                 self.prepare(span, true, None)?
             }
@@ -393,10 +397,15 @@ fn is_memory_copy(pipe: &Pipe) -> bool {
 /// Starts transfers, those of a pipe that follow each other together.
 pub(super) fn start_all<'a>(transfers: impl Iterator<Item = (&'a RuntimePipe, Span)>) -> Result<Handles> {
     let (mut gathered, mut handles) = (Gathered(Vec::new()), Vec::new());
+    // One that does not know its length may wait for what it gave.
+    let at_once = match transfers.size_hint() {
+        (least, Some(most)) if least == most => AT_ONCE,
+        _ => 1,
+    };
     // The iterator is the caller's: nothing is held while it runs.
     for transfer in transfers {
         gathered.0.push(transfer);
-        if gathered.0.len() == AT_ONCE {
+        if gathered.0.len() == at_once {
             gathered.start(&mut handles)?;
         }
     }
