@@ -12,6 +12,7 @@ use datapipes_core::backend::Backend;
 use datapipes_core::topology::Topology;
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_dax::DaxBackend;
+use datapipes_dsa::DsaBackend;
 use datapipes_file::FileBackend;
 
 /// Returns every backend for this machine, ready for
@@ -25,12 +26,17 @@ use datapipes_file::FileBackend;
 /// use datapipes_core::topology::Topology;
 /// let topology = Topology::discover();
 /// let names: Vec<_> = datapipes_bundle::all(&topology).iter().map(|b| b.name()).collect();
-/// assert_eq!(names, ["cpu", "dax", "file"]);
+/// assert_eq!(names, ["cpu", "dax", "dsa", "file"]);
 /// ```
 pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
     let this_machine = topology.clone();
     let cpu = CpuBackend::calibrated_by(topology, move || Calibration::load_or_assumed(&this_machine));
-    vec![Arc::new(cpu), Arc::new(DaxBackend::new(topology)), Arc::new(FileBackend::probe())]
+    vec![
+        Arc::new(cpu),
+        Arc::new(DaxBackend::new(topology)),
+        Arc::new(DsaBackend::new(topology)),
+        Arc::new(FileBackend::probe()),
+    ]
 }
 
 /// Returns the machine that the process runs on, with every backend.
