@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datapipes_core::Machine;
@@ -12,7 +13,7 @@ use datapipes_core::backend::Backend;
 use datapipes_core::topology::Topology;
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_dax::DaxBackend;
-use datapipes_dsa::DsaBackend;
+use datapipes_dsa::{DsaBackend, MoveCost};
 use datapipes_file::FileBackend;
 
 /// Returns every backend for this machine, ready for
@@ -34,9 +35,15 @@ pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
     vec![
         Arc::new(cpu),
         Arc::new(DaxBackend::new(topology)),
-        Arc::new(DsaBackend::new(topology)),
+        Arc::new(DsaBackend::new(topology).calibrated_by(|| MoveCost::load_from(&engine_cost_path(topology)?).ok())),
         Arc::new(FileBackend::probe()),
     ]
+}
+
+/// Returns where `dpipe calibrate` keeps what a DMA engine costs: beside the processor's costs.
+/// `None` where there is no such place.
+pub fn engine_cost_path(topology: &Topology) -> Option<PathBuf> {
+    Calibration::path(topology).ok().map(|path| path.with_extension("dsa.json"))
 }
 
 /// Returns the machine that the process runs on, with every backend.

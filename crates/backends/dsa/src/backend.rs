@@ -10,9 +10,10 @@ use datapipes_core::memory::Access;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Dram, Error, ErrorKind, Result, Span};
 
+use crate::cost::MoveCost;
 use crate::discovery::{QueueDiscovery, WorkQueueFacts};
 use crate::mover::{DsaMover, MoveOptions};
-use crate::offers::{self, MOVE, MOVE_TO_CACHE, MoveCost};
+use crate::offers::{self, MOVE, MOVE_TO_CACHE};
 use crate::portal::{DevicePortal, Portal};
 use crate::work_queue::WorkQueue;
 
@@ -58,6 +59,13 @@ impl DsaBackend {
     #[must_use]
     pub fn with_cost(self, cost: MoveCost) -> DsaBackend {
         DsaBackend { cost, ..self }
+    }
+
+    /// The same with the costs that `load` returns, which is called only where there is a queue.
+    #[must_use]
+    pub fn calibrated_by(self, load: impl FnOnce() -> Option<MoveCost>) -> DsaBackend {
+        let cost = if self.found.usable.is_empty() { None } else { load() };
+        DsaBackend { cost: cost.unwrap_or(self.cost), ..self }
     }
 
     /// The same with another patience of its queues ([`WorkQueue::with_patience`]).

@@ -1,7 +1,7 @@
 //! Work descriptors: what the engine is to do, in the 64 bytes that it reads.
 //!
-//! The layout is that of `struct dsa_hw_desc` in Linux's `include/uapi/linux/idxd.h` and of the
-//! Intel Data Streaming Accelerator Architecture Specification (355206), chapter 8:
+//! The layout is that of `struct dsa_hw_desc` in Linux's `include/uapi/linux/idxd.h`, after the
+//! Intel Data Streaming Accelerator Architecture Specification:
 //!
 //! ```text
 //!  0  PASID (20 bits), privileged (bit 31)      32  transfer size, or number of descriptors

@@ -17,6 +17,7 @@
 //! | `work_queue` | entries and answers of an open queue, batches, the end of a queue |
 //! | `mover` | jobs, cut into pieces; page faults, full queues, lost engines |
 //! | `operations` | fill, compare, CRC, copy to two targets, flush |
+//! | `cost` | what a move costs, assumed or measured |
 //! | `backend`, `offers` | offers for a pair of places, and the reasons against them |
 //!
 //! It does not configure queues (`accel-config` does), and it uses no interrupts: who waits polls.
@@ -25,6 +26,7 @@
 
 mod backend;
 mod completion;
+mod cost;
 mod descriptor;
 mod discovery;
 mod mover;
@@ -35,8 +37,8 @@ mod work_queue;
 
 pub use backend::{DsaBackend, PortalOpener};
 pub use completion::{CompletionRecord, CompletionSlot, CompletionStatus};
+pub use cost::MoveCost;
 pub use descriptor::{Descriptor, DescriptorBytes, DescriptorFlags, EngineOperation, MalformedDescriptor};
 pub use discovery::{QueueDiscovery, QueueMode, WorkQueueFacts};
-pub use offers::MoveCost;
 pub use portal::{DevicePortal, Portal, Submission};
 pub use work_queue::{LostQueue, WorkQueue};

@@ -78,6 +78,9 @@ struct State {
     refusals: u32,
     noticed_loss: bool,
     busy_since: Option<Instant>,
+    /// Looks at the queue since something happened, and when that began.
+    idle_rounds: u32,
+    idle_since: Option<Instant>,
 }
 
 struct ActiveJob {
@@ -118,8 +121,8 @@ impl DsaMover {
         }
     }
 
-    /// Takes answers and gives out pieces. Returns whether anything happened.
-    fn advance(&self, state: &mut State) -> bool {
+    /// Takes answers and gives out pieces.
+    fn advance(&self, state: &mut State) {
         self.queue.take_note();
         let (mut before, mut any) = (state.open_work(), false);
         loop {
@@ -130,9 +133,12 @@ impl DsaMover {
             self.give_out(state);
             let now = state.open_work();
             if now == before {
-                return any;
+                break;
             }
             (before, any) = (now, true);
+        }
+        if any {
+            (state.idle_rounds, state.idle_since) = (0, None);
         }
     }
 
@@ -455,22 +461,24 @@ impl QueuedMover for DsaMover {
 
     fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()> {
         let before = done.len();
-        let (mut round, mut since) = (0u32, Instant::now());
         loop {
             let mut state = self.state.lock();
-            let progressed = self.advance(&mut state);
+            self.advance(&mut state);
             done.append(&mut state.finished);
-            if !wait || done.len() > before || state.jobs.is_empty() {
+            if done.len() > before || state.jobs.is_empty() {
                 return Ok(());
             }
+            // Who only looks, again and again, finds out about a lost engine too.
+            let round = state.idle_rounds;
+            let since = *state.idle_since.get_or_insert_with(Instant::now);
+            state.idle_rounds = round.wrapping_add(1);
             let answer = state.in_flight.first().map(|(slot, _)| slot.clone());
             drop(state);
-            if progressed {
-                (round, since) = (0, Instant::now());
-            }
             self.queue.look_after(round, since);
+            if !wait {
+                return Ok(());
+            }
             self.queue.pause(answer.as_deref(), round);
-            round = round.wrapping_add(1);
         }
     }
 

@@ -3,30 +3,11 @@
 use datapipes_core::Persistence;
 use datapipes_core::backend::{Offer, OfferQuery, Primitive, Quality};
 
+use crate::cost::MoveCost;
 use crate::discovery::QueueDiscovery;
 
 pub(crate) const MOVE: &str = "dsa-move";
 pub(crate) const MOVE_TO_CACHE: &str = "dsa-move-to-cache";
-
-/// What is said wherever the backend shows itself.
-pub(crate) const UNVERIFIED: &str = "never run on hardware";
-
-/// What a move by the engine costs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MoveCost {
-    /// Time of an empty move, in nanoseconds.
-    pub latency_ns: f64,
-    /// Rate of a long move, in bytes per second.
-    pub bytes_per_s: f64,
-    /// Whether it was measured here.
-    pub measured: bool,
-}
-
-impl MoveCost {
-    /// Costs that are assumed until they are measured: above those of a core, so that no route
-    /// takes an engine that nobody measured unless the caller asks for it.
-    pub const ASSUMED: MoveCost = MoveCost { latency_ns: 2_000.0, bytes_per_s: 1e9, measured: false };
-}
 
 pub(crate) fn primitives(found: &QueueDiscovery) -> Vec<Primitive> {
     let available = match found.usable.as_slice() {
@@ -34,13 +15,13 @@ pub(crate) fn primitives(found: &QueueDiscovery) -> Vec<Primitive> {
         queues => {
             let queues: Vec<String> = queues.iter().map(|queue| queue.summary()).collect();
             let absent = if found.absent.is_empty() { String::new() } else { format!("; not {}", found.reason()) };
-            Ok(format!("{UNVERIFIED}; {}{absent}", queues.join("; ")))
+            Ok(format!("{}{absent}", queues.join("; ")))
         }
     };
     let one = |name, what| Primitive { name, what, available: available.clone() };
     vec![
-        one(MOVE, "copy by a DMA engine (Intel DSA) into memory"),
-        one(MOVE_TO_CACHE, "copy by a DMA engine (Intel DSA) into the last-level cache"),
+        one(MOVE, "copy by a DMA engine (Intel DSA) into memory (never run on hardware)"),
+        one(MOVE_TO_CACHE, "copy by a DMA engine (Intel DSA) into the last-level cache (never run on hardware)"),
     ]
 }
 
@@ -74,7 +55,7 @@ pub(crate) fn offers(ask: &OfferQuery<'_>, found: &QueueDiscovery, cost: MoveCos
             measured: cost.measured,
         })
     };
-    let why = |into: &str| format!("an engine copies {into}; {UNVERIFIED}");
+    let why = |into: &str| format!("an engine copies {into}; never run on hardware");
     vec![
         Offer { primitive: MOVE, verdict: verdict(false), why: why("past the caches") },
         Offer {

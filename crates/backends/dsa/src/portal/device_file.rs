@@ -1,9 +1,10 @@
 //! The portal of a device, by its character device. It has never run on hardware.
 //!
 //! The file is mapped, and descriptors are stored to the portal by MOVDIR64B or ENQCMD. Where the
-//! kernel refuses the mapping, they are written to the file: since 6.9, engines with an erratum may
-//! be mapped only with `CAP_SYS_RAWIO` (INTEL-SA-01084), and `write(2)` takes descriptors instead
-//! (`drivers/dma/idxd/cdev.c`). By `write`, the first version of the engine takes no batches.
+//! kernel refuses the mapping, they are written to the file: since 6.9.1, engines with an erratum
+//! may be mapped only with `CAP_SYS_RAWIO` (INTEL-SA-01084), and `write(2)` takes descriptors
+//! instead (`drivers/dma/idxd/cdev.c`). By `write`, the first version of the engine takes no
+//! batches.
 //!
 //! This module's unsafe code promises: the page is mapped from opening to `stop`, which unmaps it
 //! and closes the file. The last close waits in the kernel for all descriptors in flight
