@@ -523,6 +523,11 @@ pub struct Counters {
     /// Requests that the kernel twice returned undone because it had no thread for them. The thread
     /// that took the answer carried them out.
     pub queue_refused: u64,
+    /// Bytes that the device left and a core copied: after a page fault, an error or the loss of
+    /// the device.
+    pub core_finished_bytes: u64,
+    /// Devices that were lost during transfers.
+    pub devices_lost: u64,
     /// The most requests outstanding at once.
     pub max_outstanding: u64,
     /// Time during which the mover had work, in nanoseconds. Transfers below 64 KiB on a core are
@@ -549,6 +554,8 @@ crate::setters! {
         retries: u64,
         direct_refused: u64,
         queue_refused: u64,
+        core_finished_bytes: u64,
+        devices_lost: u64,
         max_outstanding: u64,
         busy_ns: u64,
         wrong_core: u64,
@@ -573,6 +580,8 @@ impl Counters {
         self.retries += other.retries;
         self.direct_refused += other.direct_refused;
         self.queue_refused += other.queue_refused;
+        self.core_finished_bytes += other.core_finished_bytes;
+        self.devices_lost += other.devices_lost;
         self.max_outstanding = self.max_outstanding.max(other.max_outstanding);
         self.busy_ns += other.busy_ns;
         self.wrong_core += other.wrong_core;

@@ -134,7 +134,7 @@ enum Role {
 fn role(package: &str) -> Role {
     match package {
         "datapipes-core" => Role::Core,
-        "datapipes-cpu" | "datapipes-dax" | "datapipes-file" => Role::Backend,
+        "datapipes-cpu" | "datapipes-dax" | "datapipes-dsa" | "datapipes-file" => Role::Backend,
         "datapipes-bundle" => Role::Bundle,
         "datapipes" => Role::Facade,
         "datapipes-sort" | "datapipes-durable" | "datapipes-cache" | "datapipes-fabric" => Role::Product,

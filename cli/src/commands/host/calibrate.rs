@@ -1,7 +1,9 @@
 //! `dpipe calibrate`: what the processor's primitives cost here, and the knobs.
 
+use datapipes::topology::Topology;
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_cpu::Calibration;
+use datapipes_dsa::{DsaBackend, MoveCost};
 use serde::Serialize;
 
 use crate::arguments::ending::Ending;
@@ -36,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long)]
     redo: bool,
     /// Print JSON: path, fingerprint, measured, took_ms, copies, classes, prefetch_bytes, lines,
-    /// layers, set, knobs
+    /// layers, set, knobs, engine
     #[arg(long)]
     json: bool,
 }
@@ -47,6 +49,8 @@ struct Shown<'a> {
     #[serde(flatten)]
     calibration: &'a Calibration,
     knobs: Vec<datapipes::backend::Knob>,
+    /// What the DMA engine costs, where there is one.
+    engine: Option<MoveCost>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -64,13 +68,31 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     if args.redo || !args.set.is_empty() {
         calibration.save(topology)?;
     }
-    let shown = Shown { path: path.display().to_string(), calibration: &calibration, knobs: calibration.knobs() };
+    let engine = engine_cost(args, topology)?;
+    let shown =
+        Shown { path: path.display().to_string(), calibration: &calibration, knobs: calibration.knobs(), engine };
     if args.json {
         print_json(&shown)?
     } else {
         print(&text(&shown))?
     }
     Ok(CommandStatus::Good)
+}
+
+/// Loads or measures what the engine costs; `None` where there is no engine.
+fn engine_cost(args: &Args, topology: &Topology) -> Result<Option<MoveCost>> {
+    let engine = DsaBackend::new(topology);
+    let path = datapipes_bundle::engine_cost_path(topology).filter(|_| !engine.queues().usable.is_empty());
+    let Some(path) = path else { return Ok(None) };
+    match MoveCost::load_from(&path) {
+        Ok(cost) if !args.redo => Ok(Some(cost)),
+        _ if args.show => Ok(Some(MoveCost::ASSUMED)),
+        _ => {
+            let cost = engine.measure()?;
+            cost.save_as(&path)?;
+            Ok(Some(cost))
+        }
+    }
 }
 
 fn text(shown: &Shown<'_>) -> String {
@@ -95,6 +117,11 @@ fn text(shown: &Shown<'_>) -> String {
             Some(ns) => format!("{name:<17} {ns:.1} ns a line\n"),
             None => format!("{name:<17} absent\n"),
         };
+    }
+    if let Some(cost) = shown.engine {
+        let origin = if cost.measured { "measured" } else { "assumed" };
+        let latency = units::nanoseconds(cost.latency_ns);
+        out += &format!("dsa-move          {latency}, {:.1} GB/s ({origin})\n", cost.bytes_per_s / 1e9);
     }
     out += "\nknob                      value          origin\n";
     for knob in &shown.knobs {

@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datapipes_core::Machine;
@@ -12,6 +13,7 @@ use datapipes_core::backend::Backend;
 use datapipes_core::topology::Topology;
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_dax::DaxBackend;
+use datapipes_dsa::{DsaBackend, MoveCost};
 use datapipes_file::FileBackend;
 
 /// Returns every backend for this machine, ready for
@@ -25,12 +27,23 @@ use datapipes_file::FileBackend;
 /// use datapipes_core::topology::Topology;
 /// let topology = Topology::discover();
 /// let names: Vec<_> = datapipes_bundle::all(&topology).iter().map(|b| b.name()).collect();
-/// assert_eq!(names, ["cpu", "dax", "file"]);
+/// assert_eq!(names, ["cpu", "dax", "dsa", "file"]);
 /// ```
 pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
     let this_machine = topology.clone();
     let cpu = CpuBackend::calibrated_by(topology, move || Calibration::load_or_assumed(&this_machine));
-    vec![Arc::new(cpu), Arc::new(DaxBackend::new(topology)), Arc::new(FileBackend::probe())]
+    vec![
+        Arc::new(cpu),
+        Arc::new(DaxBackend::new(topology)),
+        Arc::new(DsaBackend::new(topology).calibrated_by(|| MoveCost::load_from(&engine_cost_path(topology)?).ok())),
+        Arc::new(FileBackend::probe()),
+    ]
+}
+
+/// Returns where `dpipe calibrate` keeps what a DMA engine costs: beside the processor's costs.
+/// `None` where there is no such place.
+pub fn engine_cost_path(topology: &Topology) -> Option<PathBuf> {
+    Calibration::path(topology).ok().map(|path| path.with_extension("dsa.json"))
 }
 
 /// Returns the machine that the process runs on, with every backend.

@@ -162,10 +162,11 @@ impl FineGrained {
 
 impl AsyncReader {
     /// Reads `len` bytes at `offset`. Nothing happens until the future is polled. The first poll
-    /// copies what is cached. Where bytes are missing it wakes the future, and the next poll goes to
-    /// the device, together with what other futures miss. (To begin to read and do something else
-    /// meanwhile, use [`FineGrained::prefetch`].) Dropping it neither cancels the device's work nor frees its buffer before that is done. A read across
-    /// pages goes to the device page by page.
+    /// copies what is cached. Where bytes are missing it wakes the future, and the next poll goes
+    /// to the device, together with what other futures miss. (To begin to read and do something
+    /// else meanwhile, use [`FineGrained::prefetch`].) Dropping it neither cancels the device's
+    /// work nor frees its buffer before that is done. A read across pages goes to the device page
+    /// by page.
     ///
     /// If somebody writes to these bytes, the read waits for the end of the write. It fails with
     /// `Busy` after the file's patience ([`FileOptions::patience`](crate::FileOptions::patience)).

@@ -110,6 +110,8 @@ impl fmt::Display for PipeReport {
                 ("retries", c.retries),
                 ("requests refused past the page cache and made through it", c.direct_refused),
                 ("requests that the kernel had no thread for, made by the caller", c.queue_refused),
+                ("bytes that the device left and a core copied", c.core_finished_bytes),
+                ("devices lost", c.devices_lost),
                 ("most outstanding", c.max_outstanding),
                 ("failed", c.failed),
                 ("on the wrong core", c.wrong_core),

@@ -116,10 +116,10 @@ impl RuntimePipe {
         self.state.pipe.check(span).and_then(started).map_err(|error| RefusedTransfer { span, error })
     }
 
-    /// Starts transfers, and gives one handle for all. Where the iterator knows its length, up to 64
-    /// spans are taken from it before they go to the device together: one call of the kernel starts
-    /// them all. So it must not wait for what it gave. Of other iterators (a channel's, a filter's)
-    /// each transfer is started before the next span is asked for.
+    /// Starts transfers, and gives one handle for all. Where the iterator knows its length, up to
+    /// 64 spans are taken from it before they go to the device together: one call of the kernel
+    /// starts them all. So it must not wait for what it gave. Of other iterators (a channel's, a
+    /// filter's) each transfer is started before the next span is asked for.
     ///
     /// # Errors
     /// The first error of starting; what was started before it is carried out. So is what an

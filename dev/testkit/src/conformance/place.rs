@@ -240,8 +240,8 @@ impl TestBlockDevice {
         }
     }
 
-    /// Sets up a loop device with blocks of 4 KiB over an unnamed file in `dir`; the reason where that is refused (it takes root and loop
-    /// devices).
+    /// Sets up a loop device with blocks of 4 KiB over an unnamed file in `dir`; the reason where
+    /// that is refused (it takes root and loop devices).
     fn over_a_file_in(dir: &Path) -> Result<TestBlockDevice, String> {
         let file = dir.join(format!("conformance-loop-{}", std::process::id()));
         if !Path::new("/dev/loop-control").exists() {

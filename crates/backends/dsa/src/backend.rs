@@ -1,0 +1,183 @@
+//! The dsa backend: its offers, and the movers that it opens.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use datapipes_core::backend::{Backend, Job, Knob, Mover, Offer, OfferQuery, Primitive, QueuedMover};
+use datapipes_core::locks::Mutex;
+use datapipes_core::memory::Access;
+use datapipes_core::topology::Topology;
+use datapipes_core::{Dram, Error, ErrorKind, Result, Span};
+
+use crate::cost::MoveCost;
+use crate::discovery::{QueueDiscovery, WorkQueueFacts};
+use crate::mover::{DsaMover, MoveOptions};
+use crate::offers::{self, MOVE, MOVE_TO_CACHE};
+use crate::portal::{DevicePortal, Portal};
+use crate::work_queue::WorkQueue;
+
+/// Opens the portal of a queue.
+pub type PortalOpener = dyn Fn(&WorkQueueFacts) -> Result<Box<dyn Portal>> + Send + Sync;
+
+/// Moves bytes between places in memory by DMA engines.
+pub struct DsaBackend {
+    found: QueueDiscovery,
+    open_portal: Box<PortalOpener>,
+    /// The queues that pipes use at the moment, which others share.
+    open: Mutex<Vec<Weak<WorkQueue>>>,
+    cost: MoveCost,
+    patience: Option<Duration>,
+}
+
+impl DsaBackend {
+    /// Makes the backend for this machine. It looks at sysfs and opens nothing.
+    pub fn new(topology: &Topology) -> DsaBackend {
+        let topology = topology.clone();
+        let open = move |facts: &WorkQueueFacts| {
+            DevicePortal::open(facts, &topology).map(|portal| Box::new(portal) as Box<dyn Portal>)
+        };
+        DsaBackend::with(QueueDiscovery::under(Path::new("/")), open)
+    }
+
+    /// Makes the backend for these queues, with another way to open their portals: a model of a
+    /// device, in tests.
+    pub fn with(
+        found: QueueDiscovery,
+        open: impl Fn(&WorkQueueFacts) -> Result<Box<dyn Portal>> + Send + Sync + 'static,
+    ) -> DsaBackend {
+        DsaBackend {
+            found,
+            open_portal: Box::new(open),
+            open: Mutex::default(),
+            cost: MoveCost::ASSUMED,
+            patience: None,
+        }
+    }
+
+    /// The same with these costs, by which the planner compares it with a core.
+    #[must_use]
+    pub fn with_cost(self, cost: MoveCost) -> DsaBackend {
+        DsaBackend { cost, ..self }
+    }
+
+    /// The same with the costs that `load` returns, which is called only where there is a queue.
+    #[must_use]
+    pub fn calibrated_by(self, load: impl FnOnce() -> Option<MoveCost>) -> DsaBackend {
+        let cost = if self.found.usable.is_empty() { None } else { load() };
+        DsaBackend { cost: cost.unwrap_or(self.cost), ..self }
+    }
+
+    /// The same with another patience of its queues ([`WorkQueue::with_patience`]).
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> DsaBackend {
+        DsaBackend { patience: Some(patience), ..self }
+    }
+
+    /// The queues that were found, and what is absent.
+    pub fn queues(&self) -> &QueueDiscovery {
+        &self.found
+    }
+
+    /// Opens the best queue for memory on a NUMA node, or shares it with pipes that use it.
+    ///
+    /// # Errors
+    /// `Unavailable` where there is no queue, or none can be opened, with the reasons.
+    pub fn queue(&self, node: Option<u32>) -> Result<Arc<WorkQueue>> {
+        let mut queues: Vec<&WorkQueueFacts> = self.found.usable.iter().collect();
+        let rank = |facts: &WorkQueueFacts| (node.is_some() && facts.node == node, facts.priority, facts.size);
+        queues.sort_by_key(|facts| std::cmp::Reverse(rank(facts)));
+        let mut open = self.open.lock();
+        open.retain(|queue| queue.strong_count() > 0);
+        let mut reasons = self.found.absent.clone();
+        for facts in queues {
+            let shared =
+                open.iter().filter_map(Weak::upgrade).find(|queue| queue.facts() == facts && queue.is_usable());
+            if let Some(queue) = shared {
+                return Ok(queue);
+            }
+            match (self.open_portal)(facts) {
+                Ok(portal) => {
+                    let queue = WorkQueue::new(facts.clone(), portal);
+                    let queue = match self.patience {
+                        Some(patience) => queue.with_patience(patience),
+                        None => queue,
+                    };
+                    let queue = Arc::new(queue);
+                    open.push(Arc::downgrade(&queue));
+                    return Ok(queue);
+                }
+                Err(e) => reasons.push(e.to_string()),
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "open", format!("a DSA work queue: {}", reasons.join("; "))))
+    }
+
+    /// Measures moves by the engine, some milliseconds long.
+    ///
+    /// # Errors
+    /// As [`queue`](Self::queue); the errors of the moves.
+    pub fn measure(&self) -> Result<MoveCost> {
+        const SHORT: (usize, u32) = (64, 256);
+        const LONG: (usize, u32) = (16 << 20, 4);
+        let options = MoveOptions { to_cache: false, core_may_help: false, depth: None, request_bytes: None };
+        let mover = DsaMover::new(self.queue(None)?, options);
+        let (source, target) = (Dram::allocate(LONG.0)?, Dram::allocate(LONG.0)?);
+        let run = |(len, times): (usize, u32)| -> Result<f64> {
+            let since = Instant::now();
+            for token in 0..u64::from(times) {
+                let source = Some(source.memory().range(0, len)?.raw_lease(Access::Read)?);
+                let target = Some(target.memory().range(0, len)?.raw_lease(Access::Write)?);
+                let span = Span { source: 0, target: 0, len: len as u64 };
+                mover.submit(Job { token, span, source, target, notifier: None }).map_err(|(_job, e)| e)?;
+                let mut done = Vec::new();
+                mover.complete(true, &mut done)?;
+                done.into_iter().try_for_each(|done| done.result)?;
+            }
+            Ok(since.elapsed().as_nanos() as f64 / f64::from(times))
+        };
+        run(SHORT)?;
+        let latency_ns = run(SHORT)?;
+        let long_ns = (run(LONG)? - latency_ns).max(1.0);
+        Ok(MoveCost { latency_ns, bytes_per_s: LONG.0 as f64 / long_ns * 1e9, measured: true })
+    }
+}
+
+impl Backend for DsaBackend {
+    fn name(&self) -> &'static str {
+        "dsa"
+    }
+
+    fn primitives(&self) -> Vec<Primitive> {
+        offers::primitives(&self.found)
+    }
+
+    fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer> {
+        offers::offers(ask, &self.found, self.cost)
+    }
+
+    fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {
+        if !offers::is_served(ask) || ![MOVE, MOVE_TO_CACHE].contains(&primitive) {
+            let pair = format!("{primitive} from {} to {}", ask.source.facts.name, ask.target.facts.name);
+            return Err(
+                Error::new(ErrorKind::Unsupported, "open", pair).with_advice("open only what was offered for the pair")
+            );
+        }
+        let options = MoveOptions {
+            to_cache: primitive == MOVE_TO_CACHE,
+            core_may_help: !ask.constraints.require_offload,
+            depth: ask.constraints.queue_depth,
+            request_bytes: ask.constraints.request_bytes,
+        };
+        Ok(Mover::Queued(Box::new(DsaMover::new(self.queue(ask.target.facts.node)?, options))))
+    }
+
+    fn knobs(&self) -> Vec<Knob> {
+        let knob = |queue: &WorkQueueFacts| Knob {
+            name: format!("dsa_{}", queue.name),
+            value: queue.summary(),
+            origin: "by sysfs".to_owned(),
+        };
+        self.found.usable.iter().map(knob).collect()
+    }
+}

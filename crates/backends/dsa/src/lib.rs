@@ -1,0 +1,44 @@
+//! The backend for the Intel Data Streaming Accelerator (DSA): a DMA engine copies between places
+//! in memory, through the user interface of Linux's driver `idxd`.
+//!
+//! **It has never run on hardware.** What is tested is everything above the portal of a work queue,
+//! on a model of a device in the tests; `docs/dsa.md` has the table.
+//!
+//! | primitive | what it does |
+//! |---|---|
+//! | `dsa-move` | copies; written bytes go to memory |
+//! | `dsa-move-to-cache` | copies; written bytes go to the last-level cache (CIDR'23: direct cache access) |
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `descriptor`, `completion` | what an engine reads and writes, byte by byte |
+//! | `discovery` | the work queues in sysfs, and what keeps each from use |
+//! | `portal` | how a descriptor enters a queue: the device, or a model of one |
+//! | `work_queue` | entries and answers of an open queue, batches, the end of a queue |
+//! | `mover` | jobs, cut into pieces; page faults, full queues, lost engines |
+//! | `operations` | fill, compare, CRC, copy to two targets, flush |
+//! | `cost` | what a move costs, assumed or measured |
+//! | `backend`, `offers` | offers for a pair of places, and the reasons against them |
+//!
+//! It does not configure queues (`accel-config` does), and it uses no interrupts: who waits polls.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(unsafe_code)]
+
+mod backend;
+mod completion;
+mod cost;
+mod descriptor;
+mod discovery;
+mod mover;
+mod offers;
+mod operations;
+mod portal;
+mod work_queue;
+
+pub use backend::{DsaBackend, PortalOpener};
+pub use completion::{CompletionRecord, CompletionSlot, CompletionStatus};
+pub use cost::MoveCost;
+pub use descriptor::{Descriptor, DescriptorBytes, DescriptorFlags, EngineOperation, MalformedDescriptor};
+pub use discovery::{QueueDiscovery, QueueMode, WorkQueueFacts};
+pub use portal::{DevicePortal, Portal, Submission};
+pub use work_queue::{LostQueue, WorkQueue};
