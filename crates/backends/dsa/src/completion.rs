@@ -14,72 +14,72 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How an operation ended, `DSA_COMP_*`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct CompletionStatus(pub u8);
+pub struct CompletionCode(pub u8);
 
-impl CompletionStatus {
+impl CompletionCode {
     /// It is done.
-    pub const SUCCESS: CompletionStatus = CompletionStatus(0x01);
+    pub const SUCCESS: CompletionCode = CompletionCode(0x01);
     /// It is done, and the result is not the expected one.
-    pub const UNEXPECTED_RESULT: CompletionStatus = CompletionStatus(0x02);
+    pub const UNEXPECTED_RESULT: CompletionCode = CompletionCode(0x02);
     /// A page was missing, and the engine was not to wait for it. A part is done.
-    pub const PAGE_FAULT: CompletionStatus = CompletionStatus(0x03);
+    pub const PAGE_FAULT: CompletionCode = CompletionCode(0x03);
     /// A page was missing, and the kernel could not bring it.
-    pub const PAGE_FAULT_UNRESOLVED: CompletionStatus = CompletionStatus(0x04);
+    pub const PAGE_FAULT_UNRESOLVED: CompletionCode = CompletionCode(0x04);
     /// A descriptor of a batch failed.
-    pub const BATCH_FAILED: CompletionStatus = CompletionStatus(0x05);
+    pub const BATCH_FAILED: CompletionCode = CompletionCode(0x05);
     /// A page of the list of a batch was missing.
-    pub const BATCH_PAGE_FAULT: CompletionStatus = CompletionStatus(0x06);
+    pub const BATCH_PAGE_FAULT: CompletionCode = CompletionCode(0x06);
     /// The operation is not supported.
-    pub const BAD_OPERATION: CompletionStatus = CompletionStatus(0x10);
+    pub const BAD_OPERATION: CompletionCode = CompletionCode(0x10);
     /// Flags are set that the operation does not know.
-    pub const INVALID_FLAGS: CompletionStatus = CompletionStatus(0x11);
+    pub const INVALID_FLAGS: CompletionCode = CompletionCode(0x11);
     /// A reserved field is not 0.
-    pub const RESERVED_FIELD: CompletionStatus = CompletionStatus(0x12);
+    pub const RESERVED_FIELD: CompletionCode = CompletionCode(0x12);
     /// The transfer size is 0, or above the limit of the work queue.
-    pub const SIZE_OUT_OF_RANGE: CompletionStatus = CompletionStatus(0x13);
+    pub const SIZE_OUT_OF_RANGE: CompletionCode = CompletionCode(0x13);
     /// The number of descriptors is below 2, or above the limit of the work queue.
-    pub const COUNT_OUT_OF_RANGE: CompletionStatus = CompletionStatus(0x14);
+    pub const COUNT_OUT_OF_RANGE: CompletionCode = CompletionCode(0x14);
     /// Source and target overlap.
-    pub const OVERLAP: CompletionStatus = CompletionStatus(0x16);
+    pub const OVERLAP: CompletionCode = CompletionCode(0x16);
     /// The two targets of a dualcast do not agree in the lowest 12 bits.
-    pub const DUALCAST_TARGETS: CompletionStatus = CompletionStatus(0x17);
+    pub const DUALCAST_TARGETS: CompletionCode = CompletionCode(0x17);
     /// The list of descriptors is not aligned to 64 bytes.
-    pub const LIST_MISALIGNED: CompletionStatus = CompletionStatus(0x18);
+    pub const LIST_MISALIGNED: CompletionCode = CompletionCode(0x18);
     /// The hardware failed.
-    pub const HARDWARE: CompletionStatus = CompletionStatus(0x20);
+    pub const HARDWARE: CompletionCode = CompletionCode(0x20);
     /// An address could not be translated.
-    pub const TRANSLATION: CompletionStatus = CompletionStatus(0x22);
+    pub const TRANSLATION: CompletionCode = CompletionCode(0x22);
 
     /// What it means, in a few words.
     pub fn name(self) -> &'static str {
         match self {
-            CompletionStatus::SUCCESS => "success",
-            CompletionStatus::UNEXPECTED_RESULT => "another result than expected",
-            CompletionStatus::PAGE_FAULT => "a page fault",
-            CompletionStatus::PAGE_FAULT_UNRESOLVED => "a page fault that the kernel could not resolve",
-            CompletionStatus::BATCH_FAILED => "a failed descriptor in a batch",
-            CompletionStatus::BATCH_PAGE_FAULT => "a page fault at the list of a batch",
-            CompletionStatus::BAD_OPERATION => "an unknown operation",
-            CompletionStatus::INVALID_FLAGS => "invalid flags",
-            CompletionStatus::RESERVED_FIELD => "a reserved field that is not 0",
-            CompletionStatus::SIZE_OUT_OF_RANGE => "a transfer size out of range",
-            CompletionStatus::COUNT_OUT_OF_RANGE => "a number of descriptors out of range",
-            CompletionStatus::OVERLAP => "overlapping buffers",
-            CompletionStatus::DUALCAST_TARGETS => "targets of a dualcast that differ in the lowest 12 bits",
-            CompletionStatus::LIST_MISALIGNED => "a list of descriptors that is not aligned",
-            CompletionStatus::HARDWARE => "a hardware error",
-            CompletionStatus::TRANSLATION => "an address that could not be translated",
+            CompletionCode::SUCCESS => "success",
+            CompletionCode::UNEXPECTED_RESULT => "another result than expected",
+            CompletionCode::PAGE_FAULT => "a page fault",
+            CompletionCode::PAGE_FAULT_UNRESOLVED => "a page fault that the kernel could not resolve",
+            CompletionCode::BATCH_FAILED => "a failed descriptor in a batch",
+            CompletionCode::BATCH_PAGE_FAULT => "a page fault at the list of a batch",
+            CompletionCode::BAD_OPERATION => "an unknown operation",
+            CompletionCode::INVALID_FLAGS => "invalid flags",
+            CompletionCode::RESERVED_FIELD => "a reserved field that is not 0",
+            CompletionCode::SIZE_OUT_OF_RANGE => "a transfer size out of range",
+            CompletionCode::COUNT_OUT_OF_RANGE => "a number of descriptors out of range",
+            CompletionCode::OVERLAP => "overlapping buffers",
+            CompletionCode::DUALCAST_TARGETS => "targets of a dualcast that differ in the lowest 12 bits",
+            CompletionCode::LIST_MISALIGNED => "a list of descriptors that is not aligned",
+            CompletionCode::HARDWARE => "a hardware error",
+            CompletionCode::TRANSLATION => "an address that could not be translated",
             _ => "a status of idxd.h that this library has no name for",
         }
     }
 
     /// Whether a missing page ended it.
     pub fn is_page_fault(self) -> bool {
-        matches!(self, CompletionStatus::PAGE_FAULT | CompletionStatus::PAGE_FAULT_UNRESOLVED)
+        matches!(self, CompletionCode::PAGE_FAULT | CompletionCode::PAGE_FAULT_UNRESOLVED)
     }
 }
 
-impl fmt::Debug for CompletionStatus {
+impl fmt::Debug for CompletionCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({:#04x})", self.name(), self.0)
     }
@@ -89,7 +89,7 @@ impl fmt::Debug for CompletionStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionRecord {
     /// How it ended, 7 bits; 0 is no answer.
-    pub status: CompletionStatus,
+    pub status: CompletionCode,
     /// After a page fault: whether a write met it.
     pub write_fault: bool,
     /// The result of the operation: of a comparison, 1 where the ranges differ; of a copy that
@@ -107,7 +107,7 @@ pub struct CompletionRecord {
 
 impl CompletionRecord {
     /// A record with this status, and the bytes done.
-    pub fn new(status: CompletionStatus, bytes_completed: u32) -> CompletionRecord {
+    pub fn new(status: CompletionCode, bytes_completed: u32) -> CompletionRecord {
         CompletionRecord {
             status,
             write_fault: false,
@@ -139,7 +139,7 @@ impl CompletionRecord {
     /// Reads a record from its bytes. Reserved bytes are not looked at.
     pub fn decode(bytes: &[u8; 32]) -> CompletionRecord {
         CompletionRecord {
-            status: CompletionStatus(bytes[0] & 0x7f),
+            status: CompletionCode(bytes[0] & 0x7f),
             write_fault: bytes[0] & 0x80 != 0,
             result: bytes[1],
             fault_info: bytes[2],

@@ -36,7 +36,7 @@ mod portal;
 mod work_queue;
 
 pub use backend::{DsaBackend, PortalOpener};
-pub use completion::{CompletionRecord, CompletionSlot, CompletionStatus};
+pub use completion::{CompletionCode, CompletionRecord, CompletionSlot};
 pub use cost::MoveCost;
 pub use descriptor::{Descriptor, DescriptorBytes, DescriptorFlags, EngineOperation, MalformedDescriptor};
 pub use discovery::{QueueDiscovery, QueueMode, WorkQueueFacts};

@@ -28,7 +28,7 @@ use datapipes_core::memory::{Access, RawLease, guarded};
 use datapipes_core::process::page_size;
 use datapipes_core::{Error, ErrorKind, Result};
 
-use crate::completion::{CompletionRecord, CompletionSlot, CompletionStatus};
+use crate::completion::{CompletionCode, CompletionRecord, CompletionSlot};
 use crate::descriptor::{DescriptorFlags, EngineOperation};
 use crate::work_queue::{LostQueue, NotTaken, Work, WorkQueue};
 
@@ -158,7 +158,7 @@ impl DsaMover {
     /// What follows from an answer.
     fn settle(&self, state: &mut State, piece: Piece, record: &CompletionRecord) {
         match record.status {
-            CompletionStatus::SUCCESS => state.piece_done(piece),
+            CompletionCode::SUCCESS => state.piece_done(piece),
             status if status.is_page_fault() => {
                 let done = u64::from(record.bytes_completed).min(piece.len);
                 let rest = Piece {

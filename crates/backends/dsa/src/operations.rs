@@ -14,7 +14,7 @@ use datapipes_core::memory::{Lease, LeaseMut, MemoryRange};
 use datapipes_core::process::page_size;
 use datapipes_core::{Error, ErrorKind, Result};
 
-use crate::completion::{CompletionRecord, CompletionStatus};
+use crate::completion::{CompletionCode, CompletionRecord};
 use crate::descriptor::{DescriptorFlags, EngineOperation};
 use crate::work_queue::{NotTaken, Work, WorkQueue};
 
@@ -177,7 +177,7 @@ impl WorkQueue {
                     }
                 };
                 match record.status {
-                    CompletionStatus::SUCCESS => break record,
+                    CompletionCode::SUCCESS => break record,
                     status if status.is_page_fault() && repeats < MAX_REPEATS => {
                         repeats += 1;
                         leases.touch(part);

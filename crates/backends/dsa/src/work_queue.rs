@@ -22,7 +22,7 @@ use datapipes_core::locks::Mutex;
 use datapipes_core::process::OwningProcess;
 use datapipes_core::topology::CpuFeatures;
 
-use crate::completion::{CompletionRecord, CompletionSlot, CompletionStatus};
+use crate::completion::{CompletionCode, CompletionRecord, CompletionSlot};
 use crate::descriptor::{Descriptor, DescriptorBytes, DescriptorFlags, EngineOperation};
 use crate::discovery::WorkQueueFacts;
 use crate::portal::{Portal, Submission, SubmitInstructions, Umwait, pause_by_rounds};
@@ -254,7 +254,7 @@ impl WorkQueue {
         let since = Instant::now();
         for round in 0.. {
             if let Some(record) = slot.read() {
-                return record.status == CompletionStatus::SUCCESS;
+                return record.status == CompletionCode::SUCCESS;
             }
             let look = round % ROUNDS_BETWEEN_CHECKS == ROUNDS_BETWEEN_CHECKS - 1;
             if look && (since.elapsed() >= self.patience || portal.check().is_err()) {
@@ -271,10 +271,10 @@ impl QueueState {
         self.unanswered.retain(|entry| {
             let Some(record) = entry.slot.read() else { return true };
             if let Some(batch) = &entry.batch
-                && record.status != CompletionStatus::SUCCESS
+                && record.status != CompletionCode::SUCCESS
             {
                 let status = match record.status {
-                    CompletionStatus::BATCH_PAGE_FAULT => CompletionStatus::PAGE_FAULT,
+                    CompletionCode::BATCH_PAGE_FAULT => CompletionCode::PAGE_FAULT,
                     other => other,
                 };
                 let missed = batch.members.iter().filter(|member| !member.is_written());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use datapipes_core::memory::Access;
 use datapipes_core::runtime::{ConnectOptions, Runtime};
 use datapipes_core::{Constraints, Dram, ErrorKind, Locator, Machine, Pipe, Pmem, PmemOptions, Span};
-use datapipes_dsa::{CompletionStatus, EngineOperation, QueueMode};
+use datapipes_dsa::{CompletionCode, EngineOperation, QueueMode};
 use datapipes_testkit::{TempFolder, bounded, until};
 use scene::{Behaviour, DeviceOptions, End, SoftwareDevice, machine_with, pair, pattern};
 
@@ -115,7 +115,7 @@ fn an_error_of_the_engine_is_named_or_made_good_by_a_core() {
     bounded("an error of the engine is named or made good by a core", || {
         let device = || {
             SoftwareDevice::with_plan(DeviceOptions::default(), |_, descriptor| match descriptor.operation {
-                EngineOperation::Memmove { len: 100, .. } => Behaviour::Fail(CompletionStatus::HARDWARE),
+                EngineOperation::Memmove { len: 100, .. } => Behaviour::Fail(CompletionCode::HARDWARE),
                 _ => Behaviour::Run,
             })
         };
@@ -139,7 +139,7 @@ fn of_several_failures_the_first_byte_that_is_missing_is_told() {
         let device =
             SoftwareDevice::with_plan(DeviceOptions::default(), move |_, descriptor| match descriptor.operation {
                 EngineOperation::Memmove { source, .. } if source - base >= 3 * PIECE => {
-                    Behaviour::Fail(CompletionStatus::TRANSLATION)
+                    Behaviour::Fail(CompletionCode::TRANSLATION)
                 }
                 _ => Behaviour::Run,
             });
@@ -308,7 +308,7 @@ fn batches() -> DeviceOptions {
 fn pieces_go_as_batches_and_a_member_that_fails_is_finished_alone() {
     bounded("pieces go as batches and a member that fails is finished alone", || {
         let device = SoftwareDevice::with_plan(batches(), |number, _| match number {
-            2 => Behaviour::Fail(CompletionStatus::HARDWARE),
+            2 => Behaviour::Fail(CompletionCode::HARDWARE),
             3 => Behaviour::PageFault { done: 500, backward: false },
             _ => Behaviour::Run,
         });

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use datapipes_dsa::{
-    CompletionRecord, CompletionSlot, CompletionStatus, Descriptor, DescriptorBytes, DescriptorFlags, EngineOperation,
+    CompletionCode, CompletionRecord, CompletionSlot, Descriptor, DescriptorBytes, DescriptorFlags, EngineOperation,
     MalformedDescriptor,
 };
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ proptest! {
         status in 1u8..0x80, write_fault: bool, result: u8, fault_info: u8, bytes_completed: u32, fault_address: u64,
         specific: [u8; 16],
     ) {
-        let status = CompletionStatus(status);
+        let status = CompletionCode(status);
         let record =
             CompletionRecord { status, write_fault, result, fault_info, bytes_completed, fault_address, specific };
         let bytes = record.encode();
@@ -132,22 +132,22 @@ fn codes_and_bits_are_those_of_idxd_h() {
     assert!(flags.iter().all(|(flag, bits)| flag.bits() == *bits));
     // `enum dsa_completion_status` counts from 0 and goes on at 0x10.
     let statuses = [
-        (CompletionStatus::SUCCESS, 1),
-        (CompletionStatus::UNEXPECTED_RESULT, 2),
-        (CompletionStatus::PAGE_FAULT, 3),
-        (CompletionStatus::PAGE_FAULT_UNRESOLVED, 4),
-        (CompletionStatus::BATCH_FAILED, 5),
-        (CompletionStatus::BATCH_PAGE_FAULT, 6),
-        (CompletionStatus::BAD_OPERATION, 0x10),
-        (CompletionStatus::INVALID_FLAGS, 0x11),
-        (CompletionStatus::RESERVED_FIELD, 0x12),
-        (CompletionStatus::SIZE_OUT_OF_RANGE, 0x13),
-        (CompletionStatus::COUNT_OUT_OF_RANGE, 0x14),
-        (CompletionStatus::OVERLAP, 0x16),
-        (CompletionStatus::DUALCAST_TARGETS, 0x17),
-        (CompletionStatus::LIST_MISALIGNED, 0x18),
-        (CompletionStatus::HARDWARE, 0x20),
-        (CompletionStatus::TRANSLATION, 0x22),
+        (CompletionCode::SUCCESS, 1),
+        (CompletionCode::UNEXPECTED_RESULT, 2),
+        (CompletionCode::PAGE_FAULT, 3),
+        (CompletionCode::PAGE_FAULT_UNRESOLVED, 4),
+        (CompletionCode::BATCH_FAILED, 5),
+        (CompletionCode::BATCH_PAGE_FAULT, 6),
+        (CompletionCode::BAD_OPERATION, 0x10),
+        (CompletionCode::INVALID_FLAGS, 0x11),
+        (CompletionCode::RESERVED_FIELD, 0x12),
+        (CompletionCode::SIZE_OUT_OF_RANGE, 0x13),
+        (CompletionCode::COUNT_OUT_OF_RANGE, 0x14),
+        (CompletionCode::OVERLAP, 0x16),
+        (CompletionCode::DUALCAST_TARGETS, 0x17),
+        (CompletionCode::LIST_MISALIGNED, 0x18),
+        (CompletionCode::HARDWARE, 0x20),
+        (CompletionCode::TRANSLATION, 0x22),
     ];
     assert!(statuses.iter().all(|(status, code)| status.0 == *code));
     assert_eq!(size_of::<DescriptorBytes>(), 64);

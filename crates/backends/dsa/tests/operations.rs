@@ -6,7 +6,7 @@ mod scene;
 use std::sync::Arc;
 
 use datapipes_core::{Dram, ErrorKind};
-use datapipes_dsa::{CompletionStatus, DescriptorFlags, EngineOperation, WorkQueue};
+use datapipes_dsa::{CompletionCode, DescriptorFlags, EngineOperation, WorkQueue};
 use datapipes_testkit::bounded;
 use scene::{Behaviour, DeviceOptions, End, SoftwareDevice, crc32c, pair, pattern};
 
@@ -125,7 +125,7 @@ fn a_flush_names_every_byte_and_drops_the_lines() {
 fn failures_are_told_with_the_bytes_done_and_free_the_memory() {
     bounded("failures are told with the bytes done and free the memory", || {
         let failing = SoftwareDevice::with_plan(DeviceOptions::default(), |number, _| match number {
-            2 => Behaviour::Fail(CompletionStatus::TRANSLATION),
+            2 => Behaviour::Fail(CompletionCode::TRANSLATION),
             _ => Behaviour::Run,
         });
         let dying = SoftwareDevice::with_plan(DeviceOptions::default(), |number, _| match number {

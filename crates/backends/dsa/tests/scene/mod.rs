@@ -16,7 +16,7 @@ use datapipes_core::topology::Topology;
 use datapipes_core::{Dram, Machine};
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_dsa::{
-    CompletionRecord, CompletionSlot, CompletionStatus, Descriptor, DescriptorBytes, DsaBackend, EngineOperation,
+    CompletionCode, CompletionRecord, CompletionSlot, Descriptor, DescriptorBytes, DsaBackend, EngineOperation,
     MalformedDescriptor, Portal, QueueDiscovery, QueueMode, Submission, WorkQueueFacts,
 };
 
@@ -30,7 +30,7 @@ pub(crate) enum Behaviour {
         backward: bool,
     },
     /// It answers with this status and moves nothing.
-    Fail(CompletionStatus),
+    Fail(CompletionCode),
     /// It runs so many descriptors of a batch and then meets a missing page of the list.
     ListFault {
         done: u32,
@@ -303,8 +303,8 @@ impl Shared {
             Ok(descriptor) => descriptor,
             Err(why) => {
                 let status = match why {
-                    MalformedDescriptor::Operation(_) => CompletionStatus::BAD_OPERATION,
-                    MalformedDescriptor::Reserved => CompletionStatus::RESERVED_FIELD,
+                    MalformedDescriptor::Operation(_) => CompletionCode::BAD_OPERATION,
+                    MalformedDescriptor::Reserved => CompletionCode::RESERVED_FIELD,
                 };
                 let address = u64::from_le_bytes(std::array::from_fn(|i| bytes.0[8 + i]));
                 return Some((address, CompletionRecord::new(status, 0)));
@@ -326,7 +326,7 @@ impl Shared {
             Behaviour::ListFault { done } => {
                 let EngineOperation::Batch { list, .. } = descriptor.operation else { panic!("not a batch") };
                 self.carry_out_members(list, done)?;
-                CompletionRecord::new(CompletionStatus::BATCH_PAGE_FAULT, done)
+                CompletionRecord::new(CompletionCode::BATCH_PAGE_FAULT, done)
             }
         };
         Some((descriptor.completion, record))
@@ -347,19 +347,19 @@ impl Shared {
         let is_size = |len: u32| len > 0 && u64::from(len) <= facts.max_transfer_bytes;
         let wrong = |status| Some(CompletionRecord::new(status, 0));
         match descriptor.operation {
-            EngineOperation::Noop | EngineOperation::Drain => wrong(CompletionStatus::SUCCESS),
-            EngineOperation::Batch { .. } if !may_batch => wrong(CompletionStatus::BAD_OPERATION),
+            EngineOperation::Noop | EngineOperation::Drain => wrong(CompletionCode::SUCCESS),
+            EngineOperation::Batch { .. } if !may_batch => wrong(CompletionCode::BAD_OPERATION),
             EngineOperation::Batch { count, .. } if count < 2 || count > facts.max_batch => {
-                wrong(CompletionStatus::COUNT_OUT_OF_RANGE)
+                wrong(CompletionCode::COUNT_OUT_OF_RANGE)
             }
-            EngineOperation::Batch { list, .. } if list % 64 != 0 => wrong(CompletionStatus::LIST_MISALIGNED),
+            EngineOperation::Batch { list, .. } if list % 64 != 0 => wrong(CompletionCode::LIST_MISALIGNED),
             EngineOperation::Batch { list, count } => {
                 self.carry_out_members(list, count)?;
                 let ok = (0..count).all(|i| {
                     let address = u64::from_le_bytes(std::array::from_fn(|b| member(list, i).0[8 + b]));
-                    slot(address).read().is_some_and(|record| record.status == CompletionStatus::SUCCESS)
+                    slot(address).read().is_some_and(|record| record.status == CompletionCode::SUCCESS)
                 });
-                let status = if ok { CompletionStatus::SUCCESS } else { CompletionStatus::BATCH_FAILED };
+                let status = if ok { CompletionCode::SUCCESS } else { CompletionCode::BATCH_FAILED };
                 Some(CompletionRecord::new(status, count))
             }
             EngineOperation::Memmove { len, .. }
@@ -370,35 +370,35 @@ impl Shared {
             | EngineOperation::CacheFlush { len, .. }
                 if !is_size(len) =>
             {
-                wrong(CompletionStatus::SIZE_OUT_OF_RANGE)
+                wrong(CompletionCode::SIZE_OUT_OF_RANGE)
             }
             EngineOperation::Dualcast { targets: [first, second], .. } if (first ^ second) & 0xfff != 0 => {
-                wrong(CompletionStatus::DUALCAST_TARGETS)
+                wrong(CompletionCode::DUALCAST_TARGETS)
             }
             EngineOperation::Memmove { source, target, len } => Some(copied(source, target, len)),
             EngineOperation::Fill { pattern, target, len } => {
                 let bytes: Vec<u8> = pattern.to_le_bytes().into_iter().cycle().take(len as usize).collect();
                 store(target, &bytes);
-                wrong(CompletionStatus::SUCCESS)
+                wrong(CompletionCode::SUCCESS)
             }
             EngineOperation::Compare { first, second, len, .. } => {
                 let (first, second) = (load(first, len), load(second, len));
                 let equal = first.iter().zip(&second).take_while(|(a, b)| a == b).count() as u32;
-                let mut record = CompletionRecord::new(CompletionStatus::SUCCESS, equal);
+                let mut record = CompletionRecord::new(CompletionCode::SUCCESS, equal);
                 record.result = u8::from(equal < len);
                 Some(record)
             }
             EngineOperation::Dualcast { source, targets, len } => {
                 let bytes = load(source, len);
                 targets.into_iter().for_each(|target| store(target, &bytes));
-                wrong(CompletionStatus::SUCCESS)
+                wrong(CompletionCode::SUCCESS)
             }
             EngineOperation::Crc { source, len, seed } => {
-                let mut record = CompletionRecord::new(CompletionStatus::SUCCESS, len);
+                let mut record = CompletionRecord::new(CompletionCode::SUCCESS, len);
                 record.specific[..4].copy_from_slice(&crc32c(seed, &load(source, len)).to_le_bytes());
                 Some(record)
             }
-            EngineOperation::CacheFlush { .. } => wrong(CompletionStatus::SUCCESS),
+            EngineOperation::CacheFlush { .. } => wrong(CompletionCode::SUCCESS),
         }
     }
 }
@@ -413,14 +413,14 @@ pub(crate) fn crc32c(before: u32, bytes: &[u8]) -> u32 {
 /// The record of a page fault after `done` bytes, which are moved.
 fn faulted(descriptor: &Descriptor, done: u32, backward: bool) -> CompletionRecord {
     let EngineOperation::Memmove { source, target, len } = descriptor.operation else {
-        return CompletionRecord::new(CompletionStatus::PAGE_FAULT, 0);
+        return CompletionRecord::new(CompletionCode::PAGE_FAULT, 0);
     };
     let done = done.min(len - 1);
     let skip = if backward { u64::from(len - done) } else { 0 };
     if done > 0 {
         copied(source + skip, target + skip, done);
     }
-    let mut record = CompletionRecord::new(CompletionStatus::PAGE_FAULT, done);
+    let mut record = CompletionRecord::new(CompletionCode::PAGE_FAULT, done);
     record.result = u8::from(backward);
     record.write_fault = true;
     record.fault_address = target + u64::from(if backward { len - done - 1 } else { done });
@@ -431,9 +431,9 @@ fn copied(source: u64, target: u64, len: u32) -> CompletionRecord {
     let (from, to) = (pointer(source).cast_const(), pointer(target));
     // SAFETY: who submitted the descriptor holds the bytes until it is answered.
     match unsafe { guarded::copy(from, to, len as usize) } {
-        Ok(()) => CompletionRecord::new(CompletionStatus::SUCCESS, len),
+        Ok(()) => CompletionRecord::new(CompletionCode::SUCCESS, len),
         Err(gone) => {
-            let mut record = CompletionRecord::new(CompletionStatus::PAGE_FAULT, gone.done as u32);
+            let mut record = CompletionRecord::new(CompletionCode::PAGE_FAULT, gone.done as u32);
             record.fault_address = gone.address as u64;
             record
         }
