@@ -15,6 +15,8 @@
 //! that runs ahead, a slot that is not in flight, or another epoch ends the channel for this side
 //! with `Corrupt`.
 
+use std::collections::VecDeque;
+
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::bell::{Watch, wait, wake};
@@ -184,7 +186,9 @@ pub(crate) struct SendRing {
     /// The number of blocks sent since the beginning.
     sequence: u64,
     replied: u32,
-    free: Vec<u32>,
+    /// Slots are used in turn. One that was freed just now is in the caches of the receiver's core,
+    /// and to write it at once takes its lines from there: half of the rate on one processor.
+    free: VecDeque<u32>,
     /// The blocks in flight, by slot.
     under_way: Vec<Option<Sent>>,
     woken: Woken,
@@ -195,8 +199,7 @@ pub(crate) struct SendRing {
 impl SendRing {
     pub(crate) fn new(common: Common, own: View<SenderPage>, peer: View<ReceiverPage>) -> SendRing {
         let credits = common.credits;
-        // The lowest slot comes first: with few blocks in flight few pages are touched.
-        let free = (0..credits).rev().collect();
+        let free = (0..credits).collect();
         let under_way = vec![None; credits as usize];
         let spin = Some(AdaptiveSpin::new());
         let woken = Woken::default();
@@ -205,12 +208,12 @@ impl SendRing {
 
     /// Takes a free slot, if there is one now.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        self.free.pop()
+        self.free.pop_front()
     }
 
     /// Returns a slot that was taken and not sent.
     pub(crate) fn put_back(&mut self, slot: u32) {
-        self.free.push(slot);
+        self.free.push_front(slot);
     }
 
     /// The number of blocks sent whose replies were not taken.
@@ -282,7 +285,7 @@ impl SendRing {
             return fail(self, format!("a reply to slot {}, which is not under way", reply.slot));
         };
         self.replied = self.replied.wrapping_add(1);
-        self.free.push(reply.slot);
+        self.free.push_back(reply.slot);
         Ok(Some((sent, reply)))
     }
 
