@@ -56,6 +56,7 @@ pub mod runtime;
 mod setters;
 mod span;
 mod sync;
+mod thread_role;
 pub mod threads;
 pub mod topology;
 mod watch;
