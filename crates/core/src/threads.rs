@@ -290,8 +290,8 @@ impl Drop for Helpers<'_> {
     }
 }
 
-/// Waits until a thread ends. Within foreign code, others do meanwhile what the calling thread was to
-/// do for a runtime, as in every wait of the library.
+/// Waits until a thread ends. Within foreign code, others do meanwhile what the calling thread was
+/// to do for a runtime, as in every wait of the library.
 ///
 /// # Errors
 /// The panic that ended the thread. `Forked` and `Itself` at once, where a wait would never end:
