@@ -10,6 +10,7 @@
 //! | [`process`] | the process to which a value belongs, across a fork |
 //! | [`file_lock`] | locks on open files |
 //! | [`guard`] | calls of foreign code |
+//! | [`thread_role`](crate) | what the current thread is to a runtime, and what others do while it sleeps |
 //! | [`threads`] | starting threads, which the kernel may refuse |
 //! | [`control_group`] | control groups that limit processes |
 //! | [`packet`] | packets of Unix sockets, with descriptors |
@@ -56,6 +57,7 @@ pub mod runtime;
 mod setters;
 mod span;
 mod sync;
+mod thread_role;
 pub mod threads;
 pub mod topology;
 mod watch;

@@ -25,9 +25,10 @@ use std::marker::PhantomData;
 use std::process::{Child, Command};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{ForeignCode, Panicked};
+use crate::guard::{self, ForeignCode, Panicked};
 use crate::process::OwningProcess;
 use crate::sync::thread;
+use crate::thread_role;
 
 /// The bytes of a thread's name that the kernel keeps.
 const NAME_BYTES: usize = 15;
@@ -289,7 +290,8 @@ impl Drop for Helpers<'_> {
     }
 }
 
-/// Waits until a thread ends.
+/// Waits until a thread ends. Within foreign code, others do meanwhile what the calling thread was
+/// to do for a runtime, as in every wait of the library.
 ///
 /// # Errors
 /// The panic that ended the thread. `Forked` and `Itself` at once, where a wait would never end:
@@ -304,7 +306,16 @@ pub fn join<T>(handle: JoinHandle<T>) -> Result<T, NoResult> {
     if handle.is_this() {
         return Err(NoResult::Itself);
     }
-    handle.thread.join().map_err(|payload| NoResult::Panicked(Panicked::of(ForeignCode::Thread, payload)))
+    guard::run_deferred_before_sleep();
+    if !handle.owner.is_here() {
+        // What was deferred forked, and this is the child.
+        std::mem::forget(handle.thread);
+        return Err(NoResult::Forked);
+    }
+    let sleeps = thread_role::sleeps();
+    let outcome = handle.thread.join();
+    drop(sleeps);
+    outcome.map_err(|payload| NoResult::Panicked(Panicked::of(ForeignCode::Thread, payload)))
 }
 
 /// Returns the part of a name that the kernel keeps. A zero byte would make the standard library

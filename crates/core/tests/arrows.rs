@@ -55,6 +55,7 @@ fn modules_of_the_core_import_only_those_before_them() {
         "process",
         "file_lock",
         "guard",
+        "thread_role",
         "threads",
         "control_group",
         "packet",

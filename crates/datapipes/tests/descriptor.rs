@@ -451,6 +451,24 @@ fn closing_a_pipe_wakes_who_waits_for_its_completions() {
         assert_eq!(pipe.submit(span).unwrap_err().kind(), ErrorKind::Unavailable);
         assert_eq!(pipe.complete().unwrap_err().kind(), ErrorKind::Unavailable);
     }
+    // Whenever the pipe is closed, the reason is that. The runtime is there.
+    for _ in 0..2000 {
+        let pipe = std::sync::Arc::new(runtime.connect_fd(&file, &target).unwrap());
+        let asked = pipe.clone();
+        let (started, starts) = mpsc::channel();
+        let asks = std::thread::spawn(move || {
+            started.send(()).unwrap();
+            loop {
+                if let Err(e) = asked.complete() {
+                    return e;
+                }
+            }
+        });
+        starts.recv_timeout(PATIENCE).unwrap();
+        pipe.close();
+        let error = joined(asks);
+        assert!(error.to_string().contains("the pipe was closed"), "{error}");
+    }
     // What was under way goes on.
     let pipe = runtime.connect_fd(&file, &target).unwrap();
     pipe.submit(Span { source: 0, target: 0, len: MIB }).unwrap();

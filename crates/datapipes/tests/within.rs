@@ -25,7 +25,7 @@ const PIECE: u64 = 4 * KIB;
 const PIECES: u64 = 64;
 
 /// The calls that the caller's code makes.
-const CALLS: [&str; 14] = [
+const CALLS: [&str; 15] = [
     "drop the last runtime",
     "shut down the last runtime",
     "drain the runtime",
@@ -38,6 +38,7 @@ const CALLS: [&str; 14] = [
     "block_on",
     "graph",
     "descriptor",
+    "join a thread",
     "drop the pipes",
     "panic",
 ];
@@ -256,6 +257,11 @@ impl World {
                 let fd = self.runtime().connect_fd_with(&self.file, &self.target, &ask)?;
                 fd.submit(span(40))?;
                 fd.complete_wait()?.result?;
+            }
+            "join a thread" => {
+                let other = self.other();
+                let thread = datapipes::threads::spawn("other", move || other.transfer(span(40))?.wait())?;
+                datapipes::threads::join(thread).unwrap()?;
             }
             "drop the pipes" => {
                 drop((self.pipe.lock().unwrap().take(), self.narrow.lock().unwrap().take()));

@@ -35,8 +35,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Asks the sort to stop. It returns `Interrupted` soon, and leaves no files behind. Nor does
-    /// it wait longer for streams and compress programs that say nothing.
+    /// Asks the sort to stop. It returns `Interrupted` soon, and leaves no files behind. It waits
+    /// no longer for streams and compress programs that say nothing.
     ///
     /// A request is not taken back: every later sort with this handle stops at once.
     pub fn stop(&self) {

@@ -147,7 +147,7 @@ impl DescriptorServer {
     /// A completion for this process, if there is one.
     ///
     /// # Errors
-    /// `Unavailable` where the runtime is gone.
+    /// `Unavailable` where the runtime is gone, or where the pipe was closed meanwhile.
     pub(super) fn take(self: &Arc<Self>, socket: &OwnedFd) -> Result<Option<Completion>> {
         // What is not ours is called when this is over, and not in the middle of it.
         let _hold = guard::defer_calls();
@@ -169,6 +169,8 @@ impl DescriptorServer {
             }
             match rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
                 Ok((0, _)) => {
+                    // Closing says so before it shuts the socket.
+                    self.check_open("complete")?;
                     return Err(Error::new(ErrorKind::Unavailable, "complete", "the runtime was shut down"));
                 }
                 // It was there before the look, which found nothing: it is one too many. What rings

@@ -144,6 +144,21 @@ impl Staging {
     ///
     /// Blocks that were written before are written faster. Nothing else on the file system can use
     /// them, until [`trim`](Self::trim) is called.
+    ///
+    /// ```
+    /// use datapipes_core::{StagePlace, Staging};
+    /// let place = StagePlace::folder(std::env::temp_dir()).limit(1 << 20);
+    /// let staging = Staging::open(vec![place])?;
+    /// let first = staging.extent(1 << 20)?;
+    /// assert!(staging.extent(4096).is_err());
+    /// staging.free_for_reuse(first.offset, first.len, 1 << 20);
+    /// let second = staging.extent(1 << 19)?; // where half of the first one was
+    /// assert!(staging.extent(1 << 20).is_err());
+    /// staging.trim(); // the other half goes back to the file system
+    /// staging.free(second.offset, second.len);
+    /// assert_eq!(staging.uses()[0].placed, staging.uses()[0].freed);
+    /// # Ok::<(), datapipes_core::Error>(())
+    /// ```
     pub fn free_for_reuse(&self, offset: u64, len: u64, most: u64) {
         if !self.0.owner.is_here() {
             return;

@@ -9,9 +9,10 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::Runtime;
-use super::coordinator::{Coordinator, thread_role};
+use super::coordinator::Coordinator;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Condvar, Mutex};
+use crate::thread_role;
 
 /// Wakes the thread that polls.
 struct PollingThread {

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::coordinator::thread_role;
 use super::transfer::in_flight::{Callback, InFlightTransfer, PipeState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, reentry};
 use crate::pipe::Execution;
+use crate::thread_role;
 
 /// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for,
 /// tested, cancelled, or told to call back.

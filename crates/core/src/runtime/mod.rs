@@ -60,6 +60,8 @@ use state::RuntimeState;
 /// threads, which end when they have called them. Dropped by what carries out a transfer
 /// ([`Reader`](crate::locator::Reader), [`WriteObserver`](crate::locator::WriteObserver)), it
 /// refuses new transfers at once, and does the rest when that thread is through with the transfer.
+/// Dropped in a handler of `exit`, while a callback on another thread calls `exit` too, it may wait
+/// for ever (docs/runtime.md).
 ///
 /// It belongs to the process that started it. In a child that was made by `fork` all that may fail
 /// fails as `Forked`, what waits returns at once, and dropping it or what was made by it does

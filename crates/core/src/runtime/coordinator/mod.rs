@@ -21,7 +21,6 @@
 //! | `events` | epoll, or a model of it |
 //! | `attended` | the table of queues, event sources and resources |
 //! | `role` | who may run the event loop |
-//! | `thread_role` | what the current thread is to a runtime |
 //! | `mod` | the coordinator: waking it, the role, one turn of the event loop |
 //! | `own_thread` | the own thread and the stand-in: callbacks and wakers |
 //! | `waiting` | threads of the caller that drive it while they wait |
@@ -35,7 +34,6 @@ pub(crate) mod events;
 pub(crate) mod events;
 mod own_thread;
 mod role;
-pub(crate) mod thread_role;
 mod troubles;
 mod waiting;
 
@@ -48,11 +46,11 @@ use crate::pipe::queue::Queue;
 use crate::process::OwningProcess;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use crate::thread_role::{self, DriverRole};
 use attended::Attended;
 use event_source::{AttendedResource, EventSource, Interest};
 use events::{Events, WAKE};
 use role::{Role, RoleHolder};
-use thread_role::DriverRole;
 use troubles::Troubles;
 
 /// How long a completion whose event was lost stays unheard at most.

@@ -4,10 +4,11 @@
 use std::task::Waker;
 
 use super::role::{ForeignCall, Role, RoleHolder, StandIn};
-use super::{Coordinator, RoleGuard, STAND_IN_DELAY, thread_role};
+use super::{Coordinator, RoleGuard, STAND_IN_DELAY};
 use crate::guard;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, MutexGuard};
+use crate::thread_role;
 use crate::threads::{self, JoinHandle};
 
 /// How long callbacks are called before somebody handles the events.

@@ -4,10 +4,11 @@
 use std::os::fd::BorrowedFd;
 
 use super::role::RoleHolder;
-use super::{Coordinator, RoleGuard, thread_role};
+use super::{Coordinator, RoleGuard};
 use crate::guard;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::thread_role;
 
 /// While it lives, a thread sleeps and another has the role.
 struct Asleep<'a>(&'a Coordinator);

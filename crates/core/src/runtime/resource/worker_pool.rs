@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use crate::process::OwningProcess;
 use crate::runtime::coordinator::Coordinator;
-use crate::runtime::coordinator::thread_role::{self, WorkerGroup};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use crate::thread_role::{self, WorkerGroup};
 use crate::threads::{self, JoinHandle};
 
 /// Where a worker pool's work comes from.

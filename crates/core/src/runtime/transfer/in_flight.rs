@@ -11,11 +11,12 @@ use crate::guard::{self, Call, ForeignCode, reentry};
 use crate::memory::RawLease;
 use crate::pipe::queue::{Part, Queue};
 use crate::pipe::{Execution, Pipe};
-use crate::runtime::coordinator::{Coordinator, thread_role};
+use crate::runtime::coordinator::Coordinator;
 use crate::runtime::schedule::Flow;
 use crate::span::CheckedSpan;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
+use crate::thread_role;
 
 /// On the source and on the target, where they are in memory.
 pub(crate) type Leases = (Option<RawLease>, Option<RawLease>);

@@ -75,12 +75,12 @@ impl Drop for Polls {
 }
 
 /// The thread takes a coordinator's role, or has given it back: what it had before.
-pub(super) fn has_turn(of: Option<Weak<dyn DriverRole>>) -> Option<Weak<dyn DriverRole>> {
+pub(crate) fn has_turn(of: Option<Weak<dyn DriverRole>>) -> Option<Weak<dyn DriverRole>> {
     TURN.try_with(|turn| turn.replace(of)).unwrap_or_default()
 }
 
 /// Whether the thread has the role still that it took.
-pub(super) fn still_has_turn() -> bool {
+pub(crate) fn still_has_turn() -> bool {
     TURN.try_with(|turn| turn.borrow().is_some()).unwrap_or(true)
 }
 
@@ -108,13 +108,13 @@ fn get() -> ThreadRole {
 }
 
 /// This thread is the coordinator's own.
-pub(super) fn enter_own_thread<D: DriverRole + 'static>(coordinator: &Arc<D>) -> EnteredRole {
+pub(crate) fn enter_own_thread<D: DriverRole + 'static>(coordinator: &Arc<D>) -> EnteredRole {
     let coordinator: Weak<D> = Arc::downgrade(coordinator);
     enter(ThreadRole::Own(coordinator))
 }
 
 /// Whether this thread is the own one of this coordinator.
-pub(super) fn is_own_thread_of<D: DriverRole>(coordinator: &Arc<D>) -> bool {
+pub(crate) fn is_own_thread_of<D: DriverRole>(coordinator: &Arc<D>) -> bool {
     matches!(get(), ThreadRole::Own(own) if std::ptr::addr_eq(own.as_ptr(), Arc::as_ptr(coordinator)))
 }
 
