@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use datapipes_core::StagePlace;
-use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SortJob, SortMethod, SortReport, sort};
+use datapipes_sort::{Input, MovementRole, NumberKind, Output, RecordFormat, SortJob, SortMethod, SortReport, sort};
 use scene::{Folder, Random, assert_same, seed, sort_records, usual_machine};
 
 /// How keys are distributed over an input, and over its places.
@@ -160,6 +160,39 @@ fn numbers_of_every_kind_and_shape_are_sorted() {
     }
 }
 
+#[test]
+fn numbers_that_are_equal_are_counted_and_not_spilled() {
+    let seed = seed(50);
+    for (kind, shape) in
+        [(NumberKind::U64, Shape::Equal), (NumberKind::F64, Shape::FewDistinct), (NumberKind::U32, Shape::Equal)]
+    {
+        for (reverse, unique) in [(false, false), (true, false), (false, true)] {
+            let width = kind.width();
+            let case = format!("seed {seed}, {kind:?}, {shape:?}, reverse {reverse}, unique {unique}");
+            let folder = Folder::new();
+            let bytes = records(&mut Random(seed), &format(width, 0, width, false), shape, 10_000_000 / width);
+            let input = folder.put("in/a", &bytes);
+            let job = folder.job(RecordFormat::Numbers { kind, reverse }, &[input]).method(SortMethod::Distribution);
+            let report = run(job.unique(unique), &case);
+            let mut expected: Vec<u64> = bytes.chunks_exact(width).map(|number| code(kind, reverse, number)).collect();
+            expected.sort_unstable();
+            if unique {
+                expected.dedup();
+            }
+            let sorted = folder.sorted();
+            let got: Vec<u64> = sorted.chunks_exact(width).map(|number| code(kind, reverse, number)).collect();
+            assert!(got == expected, "{case}: {} numbers, expected {}", got.len(), expected.len());
+            let spilled = report
+                .movements
+                .iter()
+                .filter(|m| m.role == MovementRole::Spill)
+                .map(|m| m.counters.bytes)
+                .sum::<u64>();
+            assert_eq!(spilled, 0, "{case}: {report}");
+        }
+    }
+}
+
 /// A number of a file as an unsigned integer in the same order.
 fn code(kind: NumberKind, reverse: bool, number: &[u8]) -> u64 {
     let mut wide = [0; 8];
@@ -240,6 +273,7 @@ fn the_method_is_the_one_that_suits_the_job() {
     let bytes = Random(1).bytes(8_000_000);
     let input = folder.put("in/a", &bytes);
     let half = folder.put("in/b", &bytes[..50]);
+    let long = folder.put("in/c", &Random(2).bytes(80_000_000));
     let records = || folder.job(format(100, 0, 10, false), std::slice::from_ref(&input)).memory_bytes(16 << 20);
     let method = |job: SortJob| run(job, "a job").method;
     let distributed = || records().method(SortMethod::Distribution);
@@ -251,7 +285,8 @@ fn the_method_is_the_one_that_suits_the_job() {
         ("merge", "time of the disk", records()),
         ("merge", "asks", records().method(SortMethod::Merge)),
         ("distribution", "sorted once", distributed().format(numbers.clone())),
-        ("merge", "for numbers", records().format(numbers.clone())),
+        ("merge", "too few", records().format(numbers.clone())),
+        ("distribution", "sorted once", folder.job(numbers.clone(), &[long]).memory_bytes(64 << 20)),
         ("merge", "asks", records().format(numbers).method(SortMethod::Merge)),
         ("merge", "differ in length", distributed().format(RecordFormat::Lines { order: text, terminator: b'\n' })),
         ("merge", "compresses", distributed().compress_program(PathBuf::from("gzip"))),

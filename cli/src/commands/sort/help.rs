@@ -58,7 +58,8 @@ Options that GNU sort does not have:
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
                                movements (role, between, primitive, pipes, counters), method, spill, compression, seconds
       --method=WORD            sort what does not fit memory by runs and merge (merge), by buckets where that is
-                                 possible (distribute), or as usually takes less time, today merge (auto)
+                                 possible (distribute), or as usually takes less time (auto): buckets for
+                                 numbers, runs and merge for everything else
       --spill-order=WORD       use the places of -T as given (given), or the cheapest of this machine first (cost)
       --spill-compression=WORD  compress runs that do not fit the memory: if that makes this sort faster, as
                                measured while it runs (auto, the default), always (on), or never (off)

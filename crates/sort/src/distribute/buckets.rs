@@ -16,6 +16,8 @@ pub(crate) struct Bucket {
     /// The least and the greatest prefix that it may have.
     pub(crate) low: u64,
     pub(crate) high: u64,
+    /// Whether all its records are the same number, which are counted and not spilled.
+    pub(crate) counted: bool,
     /// What each thread wrote; together in the order of the input.
     pub(crate) stripes: Vec<Stripe>,
 }
@@ -71,12 +73,17 @@ impl Bucket {
     }
 }
 
-/// The steps for all buckets, in the order of the output. `any_portion` says which buckets may be
-/// written portion by portion, because the order of their records is that of the input.
-pub(crate) fn steps(buckets: &[Bucket], most: u64, in_order: impl Fn(&Bucket) -> bool) -> Vec<Step> {
+/// The steps for all buckets, in the order of the output. `most` says how many bytes a portion of a
+/// bucket may have, and `in_order` which buckets may be written portion by portion, because the
+/// order of their records is that of the input.
+pub(crate) fn steps(
+    buckets: &[Bucket],
+    most: impl Fn(&Bucket) -> u64,
+    in_order: impl Fn(&Bucket) -> bool,
+) -> Vec<Step> {
     let mut steps = Vec::new();
     for (index, bucket) in buckets.iter().enumerate() {
-        let portions = bucket.portions(index, most);
+        let portions = bucket.portions(index, most(bucket));
         match steps.last_mut() {
             _ if portions.len() > 1 && !in_order(bucket) => steps.push(Step::Merge(portions)),
             Some(Step::Write(before)) => before.extend(portions),
@@ -92,7 +99,7 @@ mod tests {
 
     fn bucket(lens: &[u64]) -> Bucket {
         let stripes = lens.iter().map(|&len| Stripe { len, ..Stripe::default() }).collect();
-        Bucket { low: 0, high: 0, stripes }
+        Bucket { low: 0, high: 0, counted: false, stripes }
     }
 
     fn shown(steps: &[Step]) -> Vec<String> {
@@ -111,11 +118,11 @@ mod tests {
     fn buckets_that_fit_are_written_side_by_side_and_larger_ones_merged() {
         let buckets = [bucket(&[10, 20]), bucket(&[0, 0]), bucket(&[70, 50]), bucket(&[0, 100]), bucket(&[1])];
         assert_eq!(
-            shown(&steps(&buckets, 100, |_| false)),
+            shown(&steps(&buckets, |_| 100, |_| false)),
             ["write 0 0:0-10 1:0-20", "merge 2 0:0-70 1:0-30, 2 1:30-50", "write 3 1:0-100, 4 0:0-1"]
         );
         assert_eq!(
-            shown(&steps(&buckets, 100, |_| true)),
+            shown(&steps(&buckets, |_| 100, |_| true)),
             ["write 0 0:0-10 1:0-20, 2 0:0-70 1:0-30, 2 1:30-50, 3 1:0-100, 4 0:0-1"]
         );
     }

@@ -88,7 +88,9 @@ impl<L: Layout> Engine<'_, L> {
     ) -> Result<(Tally, Tally)> {
         // Under -u only one record of a bucket of equal keys is left, and all are needed for that.
         let in_order = |b: &Bucket| b.low == b.high && self.layout.prefix_decides() && !self.settings.unique;
-        let steps = steps(buckets, shape.portion as u64, in_order);
+        // Numbers that were counted need no memory.
+        let most = |b: &Bucket| if b.counted && self.settings.unique { u64::MAX } else { shape.portion as u64 };
+        let steps = steps(buckets, most, in_order);
         let portions = steps.iter().flat_map(|step| match step {
             Step::Write(portions) | Step::Merge(portions) => portions,
         });
@@ -266,12 +268,16 @@ impl<L: Layout> Engine<'_, L> {
         let (loaded_len, entries_len) = (shape.loaded_len(), shape.entries_len(record));
         let start = self.budget.arenas_at + lane * (2 * loaded_len + entries_len);
         let places = [start + entries_len, start + entries_len + loaded_len];
-        let load = |at: usize| -> Result<Option<(usize, Loading<'_>)>> {
+        // Counted numbers are not loaded.
+        let load = |at: usize| -> Result<Option<(usize, Option<Loading<'_>>)>> {
             let index = next.fetch_add(1, Relaxed);
             let Some(portion) = portions.get(index) else { return Ok(None) };
             let bucket = &lanes.buckets[portion.bucket];
+            if bucket.counted {
+                return Ok(Some((index, None)));
+            }
             let loading = Loading::start(&lanes.pipe, portion, bucket, (shape.block, shape.extent), at)?;
-            Ok(Some((index, loading)))
+            Ok(Some((index, Some(loading))))
         };
         let mut lease = self.memory.range(start, entries_len)?.lease_mut()?;
         let mut turn = 0;
@@ -283,8 +289,17 @@ impl<L: Layout> Engine<'_, L> {
             coming = load(places[turn])?;
             let portion = &portions[index];
             let bucket = &lanes.buckets[portion.bucket];
-            let (places, end) = loading.finish(&self.memory)?;
             count(&self.control.progress.merged, portion.bytes);
+            let Some(loading) = loading else {
+                let Some(numbers) = self.layout.numbers() else {
+                    return Err(Error::new(ErrorKind::InvalidInput, "sort", "records were counted like numbers"));
+                };
+                let (numbers, dropped) =
+                    SortedNumbers::counted(numbers, bucket.low, portion.bytes, self.settings.unique);
+                work(SortedPortion { index, content: Content::Numbers(numbers) }, dropped)?;
+                continue;
+            };
+            let (places, end) = loading.finish(&self.memory)?;
             let raw = self.memory.range(at, end)?.lease()?;
             let range = (bucket.low, bucket.high);
             if let Some(numbers) = self.layout.numbers() {

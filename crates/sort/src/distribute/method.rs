@@ -18,11 +18,11 @@ use crate::sink::Sink;
 use crate::sort_method::SortMethod;
 
 /// Why a job that leaves the choice open is merged.
-const COSTS_THE_DISK_MORE: &str = "distribution takes less of the processor, but more time of the disk";
+const COSTS_THE_DISK_MORE: &str = "to distribute records takes less of the processor, but more time of the disk";
 
-/// The same for numbers: 500 million took 13.2 to 15.8 CPU seconds by distribution, and 12.1 to
-/// 13.1 by runs and merge (`benchmarks/results/2026-11-23-sort-startup-numbers.md`).
-const NUMBERS_COST_MORE: &str = "distribution takes more of the processor for numbers";
+/// Bytes of a block that a job needs which leaves the choice open. Smaller ones cost a disk more time
+/// than merging costs the processor.
+const GOOD_BLOCK: usize = 128 << 10;
 
 /// The outcome of trying to distribute.
 pub(crate) enum Attempt {
@@ -85,10 +85,9 @@ impl<L: Layout> Engine<'_, L> {
             return Err("records differ in length".to_owned());
         };
         match self.settings.method {
-            SortMethod::Auto if self.layout.numbers().is_some() => return Err(NUMBERS_COST_MORE.to_owned()),
-            SortMethod::Auto => return Err(COSTS_THE_DISK_MORE.to_owned()),
             SortMethod::Merge => return Err("the job asks for it".to_owned()),
-            SortMethod::Distribution => {}
+            SortMethod::Auto if self.layout.numbers().is_none() => return Err(COSTS_THE_DISK_MORE.to_owned()),
+            SortMethod::Auto | SortMethod::Distribution => {}
         }
         if spill.compressor.is_some() {
             return Err("a program compresses the runs".to_owned());
@@ -99,11 +98,12 @@ impl<L: Layout> Engine<'_, L> {
         let facts = Facts {
             total,
             record,
+            numbers: self.layout.numbers().is_some(),
             memory: len.min(self.budget.pool - at),
             threads: self.budget.threads,
             fan_in: self.budget.arenas() / (2 * self.budget.min_buffer()),
             l2: usize::try_from(self.machine.l2_size()).unwrap_or(0).max(64 << 10),
-            least_block: MIN_BLOCK,
+            least_block: if self.settings.method == SortMethod::Auto { GOOD_BLOCK } else { MIN_BLOCK },
         };
         let shape = Shape::choose(facts)?;
         let free: Option<u64> = report.plan.places.iter().map(|(_, free)| *free).sum();

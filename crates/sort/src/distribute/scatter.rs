@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crc32fast::Hasher;
 use datapipes_core::locks::Mutex;
+use datapipes_core::memory::as_bytes;
 use datapipes_core::{LeaseMut, Pipe, Result};
 
 use super::buckets::{Bucket, Stripe};
@@ -74,12 +75,12 @@ impl<L: Layout> Engine<'_, L> {
             };
             let stripe = ranges(sources, cuts[t], cuts[t + 1]);
             let reader = StripeReader::new(self.machine, &self.memory, sources, stripe, record, chunks);
-            let buffers = (division.buffers + t * shape.buckets * shape.buffer, splitters.len() + 1);
+            let buffers = division.buffers + t * shape.buckets * shape.buffer;
             let outcome = self.scatter_stripe(record, reader, &classifier, &failed, || {
                 Scatter::new(
                     self,
                     shape,
-                    buffers,
+                    (buffers, splitters),
                     SpillTarget { blocks: &blocks, pipe: &pipe, extents: &extents, control: self.control },
                 )
             });
@@ -104,7 +105,23 @@ impl<L: Layout> Engine<'_, L> {
         drained?;
         extents.finish()?;
         stripes.sort_by_key(|(t, _)| *t);
-        Ok((buckets(splitters, stripes.into_iter().map(|(_, stripes)| stripes)), tally))
+        Ok((self.buckets(splitters, stripes.into_iter().map(|(_, stripes)| stripes)), tally))
+    }
+
+    /// Puts the stripes of all threads together, bucket by bucket.
+    fn buckets(&self, splitters: &[u64], threads: impl Iterator<Item = Vec<Stripe>>) -> Vec<Bucket> {
+        let mut buckets: Vec<Bucket> = bounds(splitters)
+            .map(|(low, high)| Bucket { low, high, counted: self.counts(low, high), stripes: Vec::new() })
+            .collect();
+        for stripes in threads {
+            buckets.iter_mut().zip(stripes).for_each(|(bucket, stripe)| bucket.stripes.push(stripe));
+        }
+        buckets
+    }
+
+    /// Whether the records of a bucket are counted: they are all the same number.
+    fn counts(&self, low: u64, high: u64) -> bool {
+        low == high && self.layout.numbers().is_some()
     }
 
     /// Distributes one thread's stripe. Returns what was read, and its part of each bucket.
@@ -174,32 +191,20 @@ fn scatter_numbers<T: Unsigned>(
         let batch = batch.chunks_exact(width);
         let n = batch.len();
         tally.add_numbers(width, batch.clone().map(|number| T::read(number).widen()));
-        for (code, number) in codes.iter_mut().zip(batch) {
+        for (code, number) in codes.iter_mut().zip(batch.clone()) {
             *code = T::read(number).encode(numbers).widen();
         }
         classifier.classify(&codes[..n], &mut ids[..n]);
-        for (bucket, code) in ids[..n].iter().zip(&codes) {
-            // A narrow number is in the low bytes of its code.
-            let code = if cfg!(target_endian = "little") {
-                code.to_le_bytes()
-            } else {
-                (code << (64 - 8 * width)).to_be_bytes()
-            };
-            scatter.put(usize::from(*bucket), &code[..width])?;
-        }
+        let numbers = batch.map(|number| T::read(number).encode(numbers));
+        scatter.put_numbers(ids[..n].iter().map(|id| usize::from(*id)).zip(numbers))?;
     }
     Ok(())
 }
 
-/// Puts the stripes of all threads together, bucket by bucket.
-fn buckets(splitters: &[u64], threads: impl Iterator<Item = Vec<Stripe>>) -> Vec<Bucket> {
+/// The least and the greatest prefix of each bucket.
+fn bounds(splitters: &[u64]) -> impl Iterator<Item = (u64, u64)> {
     let low = std::iter::once(0).chain(splitters.iter().map(|s| s.saturating_add(1)));
-    let high = splitters.iter().copied().chain([u64::MAX]);
-    let mut buckets: Vec<Bucket> = low.zip(high).map(|(low, high)| Bucket { low, high, stripes: Vec::new() }).collect();
-    for stripes in threads {
-        buckets.iter_mut().zip(stripes).for_each(|(bucket, stripe)| bucket.stripes.push(stripe));
-    }
-    buckets
+    low.zip(splitters.iter().copied().chain([u64::MAX]))
 }
 
 /// The buckets of one thread.
@@ -226,6 +231,8 @@ struct SpillTarget<'a> {
 struct StripeWriter {
     block: Option<Block>,
     filled: usize,
+    /// Whether it only counts bytes, because all its records are the same number.
+    counts: bool,
     hasher: Hasher,
     /// The bytes that are left of its last extent.
     left: u64,
@@ -236,11 +243,12 @@ impl<'a> Scatter<'a> {
     fn new<L: Layout>(
         engine: &'a Engine<'_, L>,
         shape: &Shape,
-        (at, count): (usize, usize),
+        (at, splitters): (usize, &[u64]),
         target: SpillTarget<'a>,
     ) -> Result<Scatter<'a>> {
-        let mut writers = Vec::new();
-        writers.resize_with(count, StripeWriter::default);
+        let writer = |(low, high)| StripeWriter { counts: engine.counts(low, high), ..StripeWriter::default() };
+        let writers: Vec<StripeWriter> = bounds(splitters).map(writer).collect();
+        let count = writers.len();
         Ok(Scatter {
             buffers: engine.memory.range(at, count * shape.buffer)?.lease_mut()?,
             buffer: shape.buffer,
@@ -262,6 +270,25 @@ impl<'a> Scatter<'a> {
             return Ok(());
         }
         self.put_across(bucket, record)
+    }
+
+    /// Adds numbers to their buckets. A buffer holds a whole number of them.
+    #[inline]
+    fn put_numbers<T: Unsigned>(&mut self, numbers: impl Iterator<Item = (usize, T)>) -> Result<()> {
+        let room = self.buffer / size_of::<T>();
+        let buffers = self.buffers.as_slice_of::<T>()?;
+        for (bucket, number) in numbers {
+            let filled = &mut self.filled[bucket];
+            let at = *filled as usize / size_of::<T>();
+            buffers[bucket * room + at] = number;
+            *filled += size_of::<T>() as u32;
+            if *filled as usize == self.buffer {
+                *filled = 0;
+                let full = &buffers[bucket * room..][..room];
+                self.writers[bucket].append(as_bytes(full), &self.target)?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds a record that fills the buffer, and perhaps goes on in the next.
@@ -298,6 +325,10 @@ impl StripeWriter {
     fn append(&mut self, bytes: &[u8], target: &SpillTarget<'_>) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
+        }
+        if self.counts {
+            self.stripe.len += bytes.len() as u64;
+            return target.control.check();
         }
         self.hasher.update(bytes);
         let block = match &mut self.block {
