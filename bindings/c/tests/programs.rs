@@ -43,6 +43,29 @@ fn figures_and_objects_in_cpp() {
     }
 }
 
+#[test]
+fn ends_of_channels_in_c() {
+    if has("cc", "ends_of_channels_in_c") {
+        run(&C, "ends.c");
+        run(&Build { flags: SANITIZERS, ..C }, "ends.c");
+    }
+}
+
+/// The program is also its controller and its devices, which are locked down.
+#[test]
+fn devices_in_c() {
+    if has("cc", "devices_in_c") {
+        run(&C, "devices.c");
+    }
+}
+
+#[test]
+fn channels_and_devices_in_cpp() {
+    if has("c++", "channels_and_devices_in_cpp") {
+        run(&CPP, "channels.cpp");
+    }
+}
+
 /// The same by Clang, which is not everywhere.
 #[test]
 fn by_clang() {
@@ -156,8 +179,16 @@ fn the_programs_of_the_document_run() {
     std::fs::write(dir.path("input"), "everything holds\n".repeat(lines)).unwrap();
     let counted = format!("{lines} lines\n");
     let programs = [
-        (C, "c", vec![("first.c", "everything holds\n"), ("lines.c", &*counted)]),
-        (CPP, "cpp", vec![("first.cpp", "everything holds\n"), ("figure6.cpp", "the runs are sorted\n")]),
+        (C, "c", vec![("first.c", "everything holds\n"), ("lines.c", &*counted), ("devices.c", "EVERYTHING HOLDS\n")]),
+        (
+            CPP,
+            "cpp",
+            vec![
+                ("first.cpp", "everything holds\n"),
+                ("figure6.cpp", "the runs are sorted\n"),
+                ("devices.cpp", "123\n123\n123\n"),
+            ],
+        ),
     ];
     for (build, language, expected) in programs {
         let fence = format!("```{language}\n");
