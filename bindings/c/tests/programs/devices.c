@@ -126,13 +126,14 @@ static void from_file_to_file(void) {
 }
 
 /* What a function of the program refuses is the failure of its block and of the stream. */
-static void functions_that_fail(const char *role) {
+static void functions_that_fail(const char *role, const char *text) {
     dp_device_graph graph = graph_of(DP_CARRIER_SHARED_MEMORY);
     dp_flow flow;
     dp_sender sender;
     dp_receiver receiver;
     uint32_t device;
     dp_block_head head = {{0}, 0};
+    dp_error told;
     OK(dp_device_graph_device(graph, "fails", role, NULL, 0, &device));
     OK(dp_device_graph_connect(graph, 0, device));
     OK(dp_device_graph_connect(graph, device, 0));
@@ -141,6 +142,9 @@ static void functions_that_fail(const char *role) {
     OK(dp_flow_receiver(flow, 0, &receiver));
     OK(dp_sender_send(sender, "x", 1, head));
     FAILS_SOMEHOW(dp_sender_drain(sender));
+    told = dp_flow_report(flow, device, LONG, NULL, 0, NULL);
+    CHECK(dp_error_kind_of(told) == DP_DEVICE && strstr(dp_error_message(told), text) != NULL);
+    dp_error_close(told);
     OK(dp_sender_close(sender));
     OK(dp_receiver_close(receiver));
     OK(dp_flow_close(flow));
@@ -349,8 +353,8 @@ int main(void) {
     through_devices(DP_PLACEMENT_DISTRIBUTED, DP_CARRIER_UNIX_SOCKET);
     through_devices(DP_PLACEMENT_DISTRIBUTED, DP_CARRIER_TCP);
     from_file_to_file();
-    functions_that_fail("{\"transform\": {\"function\": \"adds\", \"arguments\": \"fail\"}}");
-    functions_that_fail("{\"transform\": {\"function\": \"adds\", \"arguments\": \"overrun\"}}");
+    functions_that_fail("{\"transform\": {\"function\": \"adds\", \"arguments\": \"fail\"}}", "has no room");
+    functions_that_fail("{\"transform\": {\"function\": \"adds\", \"arguments\": \"overrun\"}}", "says that it wrote 4097 bytes");
     graphs_that_are_refused();
     capabilities(DP_CARRIER_SHARED_MEMORY);
     capabilities(DP_CARRIER_UNIX_SOCKET);
