@@ -93,6 +93,9 @@ class File:
     def _tensors(
         self, len: int, payload: int, sizes: dict[str, int]
     ) -> list[tuple[str, str, list[int], int, int]]: ...
+    def _gguf(
+        self, size: int
+    ) -> tuple[dict[str, Any], list[tuple[str, str, list[int], int, int]], int]: ...
     def _report(self) -> str: ...
 
 class Pipe:
