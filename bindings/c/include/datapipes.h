@@ -456,7 +456,7 @@ typedef struct {
   uint32_t key_len;
   // The shape of the channel, here and there.
   dp_channel_shape shape;
-  // The address with its port, such as "192.0.2.1:7000" or "[::1]:7000".
+  // The address with its port, such as "192.0.2.1:7000".
   const char *address;
   // The secret that both controllers have, which nobody can guess.
   const uint8_t *key;

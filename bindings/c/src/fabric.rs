@@ -403,7 +403,7 @@ pub struct dp_link {
     pub key_len: u32,
     /// The shape of the channel, here and there.
     pub shape: dp_channel_shape,
-    /// The address with its port, such as "192.0.2.1:7000" or "[::1]:7000".
+    /// The address with its port, such as "192.0.2.1:7000".
     pub address: *const c_char,
     /// The secret that both controllers have, which nobody can guess.
     pub key: *const u8,

@@ -70,8 +70,34 @@ fn channels_and_devices_in_cpp() {
 #[test]
 fn by_clang() {
     if has("clang", "by_clang") && has("clang++", "by_clang") {
-        run(&Build { compiler: "clang", ..C }, "flavors.c");
-        run(&Build { compiler: "clang++", ..CPP }, "objects.cpp");
+        for source in ["flavors.c", "ends.c", "devices.c"] {
+            run(&Build { compiler: "clang", ..C }, source);
+        }
+        for source in ["objects.cpp", "surface.cpp", "channels.cpp"] {
+            run(&Build { compiler: "clang++", ..CPP }, source);
+        }
+    }
+}
+
+/// Clang's sanitizers are a package of their own.
+#[test]
+fn by_clang_under_the_sanitizers() {
+    if !has("clang", "by_clang_under_the_sanitizers") || !has("clang++", "by_clang_under_the_sanitizers") {
+        return;
+    }
+    let dir = TempFolder::beside_the_program().unwrap();
+    std::fs::write(dir.path("nothing.c"), "int main(void) { return 0; }\n").unwrap();
+    let mut compile = Command::new("clang");
+    compile.args(SANITIZERS).arg(dir.path("nothing.c")).arg("-o").arg(dir.path("nothing"));
+    if !compile.output().unwrap().status.success() {
+        println!("SKIPPED: by_clang_under_the_sanitizers: clang has no run-time library of its sanitizers");
+        return;
+    }
+    for source in ["flavors.c", "ends.c"] {
+        run(&Build { compiler: "clang", flags: SANITIZERS, ..C }, source);
+    }
+    for source in ["objects.cpp", "surface.cpp"] {
+        run(&Build { compiler: "clang++", flags: SANITIZERS, ..CPP }, source);
     }
 }
 
