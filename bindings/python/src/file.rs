@@ -19,7 +19,7 @@ use crate::machine;
 use crate::opened::{Moved, Opened, available, constraints, note};
 use crate::pending::{self, Notifier, Pending};
 use crate::shared;
-use crate::short::{self, SHORT};
+use crate::short::{self, AT_ONCE, SHORT};
 
 /// An open file. `datapipes.open` makes it.
 #[pyclass(frozen, subclass, weakref, module = "datapipes", name = "File")]
@@ -40,6 +40,10 @@ fn read_into(ssd: &Ssd, offset: u64, target: &Dram, len: u64) -> Result<Moved> {
     if len <= SHORT {
         short::read(ssd, offset, &target.range(0, len as usize)?)?;
         moved.insert("pread", short::counters(len));
+        return Ok(moved);
+    }
+    if len <= AT_ONCE && short::read_cached(ssd, offset, &target.range(0, len as usize)?)? {
+        moved.insert("pread-cached", short::counters(len));
         return Ok(moved);
     }
     let pipe = machine().connect_with(ssd, target, &constraints(len))?;
@@ -317,10 +321,21 @@ impl File {
         self.start(py, buffer, offset, None)
     }
 
-    /// As `pread`; `notifier` becomes readable when it is done.
+    /// As `pread`; `notifier` becomes readable when it is done. Where it is done at once, the result
+    /// is the number of bytes itself.
     #[pyo3(signature = (buffer, offset, notifier))]
-    fn _start(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64, notifier: &Notifier) -> PyResult<Pending> {
-        self.start(py, buffer, offset, Some(notifier))
+    fn _start<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        offset: u64,
+        notifier: &Notifier,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let pending = self.start(py, buffer, offset, Some(notifier))?;
+        match pending.len_at_once() {
+            Some(len) => Ok(len.into_pyobject(py)?.into_any()),
+            None => Ok(Bound::new(py, pending)?.into_any()),
+        }
     }
 
     /// Returns when everything written would survive a power failure.
