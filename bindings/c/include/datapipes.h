@@ -131,6 +131,63 @@ typedef enum {
   DP_F64 = 5,
 } dp_record_kind;
 
+// How much a receiver trusts the sender of a channel.
+typedef enum {
+  // The receiver sees a private copy of a block.
+  DP_TRUST_COPY = 0,
+  // It sees the block in place. Who chooses this promises that the sender does not write a block
+  // between sending it and its reply. All senders of this library keep that.
+  DP_TRUST_IN_PLACE = 1,
+  // As before, and the bytes are checked when a block is done. The shape must be `checked`.
+  DP_TRUST_IN_PLACE_CHECKED = 2,
+} dp_trust;
+
+// What became of a block.
+typedef enum {
+  // It was processed. From a relay: it was sent on.
+  DP_BLOCK_DONE = 0,
+  // It was dropped.
+  DP_BLOCK_DROPPED = 1,
+  // Its bytes are not those that were sent.
+  DP_BLOCK_DAMAGED = 2,
+  // The receiver could not process it.
+  DP_BLOCK_FAILED = 3,
+  // The place behind the receiver is full.
+  DP_BLOCK_NO_SPACE = 4,
+} dp_block_outcome;
+
+// What a capability allows. Sums of them are possible.
+typedef enum {
+  // To be the sender of a channel.
+  DP_RIGHT_SEND = 1,
+  // To be its receiver.
+  DP_RIGHT_RECEIVE = 2,
+  // To delegate.
+  DP_RIGHT_DELEGATE = 16,
+} dp_right;
+
+// The technology of a channel within one machine.
+typedef enum {
+  // Memory that both ends map.
+  DP_CARRIER_SHARED_MEMORY = 0,
+  // A Unix socket.
+  DP_CARRIER_UNIX_SOCKET = 1,
+  // A TCP connection over the loopback interface.
+  DP_CARRIER_TCP = 2,
+} dp_carrier;
+
+// Who moves blocks from device to device.
+typedef enum {
+  // The one of the three that is estimated to be the best here.
+  DP_PLACEMENT_AUTO = 0,
+  // The program, which talks to each device.
+  DP_PLACEMENT_APPLICATION_SIDE = 1,
+  // A process beside the devices, which alone talks to them.
+  DP_PLACEMENT_CENTRAL = 2,
+  // The devices themselves.
+  DP_PLACEMENT_DISTRIBUTED = 3,
+} dp_placement;
+
 // One item on its way through a graph, while a function of the caller's is called for it.
 typedef struct dp_item dp_item;
 
@@ -177,6 +234,57 @@ typedef struct {
   // The number; 0 for none.
   uint64_t id;
 } dp_cache;
+
+// The size of a channel.
+typedef struct {
+  // The bytes of the longest block, 1 to 2^30. The channel has `credits` times as much memory.
+  uint64_t block_bytes;
+  // The number of blocks that may be under way, 1 to 256.
+  uint32_t credits;
+  // Not 0: blocks carry a CRC-32.
+  uint32_t checked;
+} dp_channel_shape;
+
+// The sending end of a channel. It belongs to the caller, who closes it with `dp_sender_close`. One
+// thread at a time uses it: another is refused with DP_BUSY.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_sender;
+
+// The receiving end of a channel. It belongs to the caller, who closes it with `dp_receiver_close`.
+// One thread at a time uses it: another is refused with DP_BUSY.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_receiver;
+
+// What travels with a block.
+typedef struct {
+  // Words of the program's. Devices pass them on.
+  uint64_t words[4];
+  // Not 0: the last block of its stream. It may be empty.
+  uint64_t end;
+} dp_block_head;
+
+// A block that arrived. It belongs to the caller, who replies to it with `dp_block_answer`, or
+// closes it with `dp_block_close`. Until then it holds a credit of its channel.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_block;
+
+// The reply to a block.
+typedef struct {
+  // The number of the block, from 0.
+  uint64_t sequence;
+  // A word of the receiver's.
+  uint64_t word;
+  // A `dp_block_outcome`.
+  uint32_t outcome;
+  // Not 0: the block was the last of its stream.
+  uint32_t end;
+} dp_block_reply;
 
 // A region of a checkpoint: a name and the memory that it is saved from or restored into.
 typedef struct {
@@ -269,6 +377,35 @@ typedef struct {
   dp_error error;
 } dp_completion;
 
+// Devices, and the channels between them, before any of them exists. It belongs to the caller, who
+// starts it with `dp_device_graph_start`, or closes it with `dp_device_graph_close`. One thread at a
+// time uses it.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_device_graph;
+
+// The right to use a channel, as the controller knows it. It is a name, not a handle: it ends by
+// `dp_fabric_revoke`, or with its fabric.
+typedef struct {
+  // The controller's number of it.
+  uint64_t number;
+} dp_capability;
+
+// A controller process, which starts devices and connects them. It belongs to the caller, who closes
+// it with `dp_fabric_close`. Any number of threads may use it at once; their requests take turns.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_fabric;
+
+// Running devices, and the program's ends of their channels. It belongs to the caller, who closes it
+// with `dp_flow_close`. Any number of threads may use it at once.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_flow;
+
 // What an error has beside its kind and text. Set `size` to `sizeof(dp_error_facts)` and what is
 // not known to zero.
 typedef struct {
@@ -285,6 +422,45 @@ typedef struct {
   // Bytes that were moved before it.
   uint64_t bytes_done;
 } dp_error_facts;
+
+// Makes one block from another, in a device: reads `input_len` bytes at `input`, writes up to
+// `capacity` bytes at `output`, and says in `*output_len` how many. `arguments` is what the device was
+// given, as JSON. It is called by one thread, and can open nothing.
+typedef dp_error (*dp_device_work)(void *user,
+                                   const char *arguments,
+                                   const void *input,
+                                   size_t input_len,
+                                   void *output,
+                                   size_t capacity,
+                                   size_t *output_len);
+
+// A function that devices of this program have, beside those of the library.
+typedef struct {
+  // The name by which a device's role calls it.
+  const char *name;
+  // What it does with a block.
+  dp_device_work work;
+  // What it is called with.
+  void *user;
+} dp_device_function;
+
+// One half of a channel between two machines. Set `size` to `sizeof(dp_link)`.
+typedef struct {
+  // `sizeof(dp_link)`.
+  uint32_t size;
+  // `DP_RIGHT_SEND` or `DP_RIGHT_RECEIVE`; the other half has the other one.
+  uint32_t side;
+  // Not 0: the bytes are neither encrypted nor protected against change, here and there.
+  uint32_t unencrypted;
+  // Bytes of the key: 32.
+  uint32_t key_len;
+  // The shape of the channel, here and there.
+  dp_channel_shape shape;
+  // The address with its port, such as "192.0.2.1:7000".
+  const char *address;
+  // The secret that both controllers have, which nobody can guess.
+  const uint8_t *key;
+} dp_link;
 
 // A graph of stages. It belongs to the caller, who closes it with `dp_graph_close`. One thread at a
 // time declares it; it may be run many times.
@@ -528,6 +704,126 @@ dp_error dp_cache_metrics(dp_cache cache, char *text, size_t capacity, size_t *l
 // Errors: DP_INVALID_INPUT for a cache that was closed.
 dp_error dp_cache_close(dp_cache cache);
 
+// Makes the two ends of a channel in this process, for programs whose stages are threads. `trust`
+// is a `dp_trust`.
+//
+// Errors: DP_INVALID_INPUT for a shape that is out of bounds; DP_OUT_OF_MEMORY.
+dp_error dp_channel_pair(dp_channel_shape shape,
+                         uint32_t trust,
+                         dp_sender *sender,
+                         dp_receiver *receiver);
+
+// Sets how long calls for a sender wait, in milliseconds: 0 not at all, `UINT64_MAX` until the
+// channel ends. Without this it is ten seconds. A call whose time is over fails with DP_BUSY, and
+// the channel can be used further.
+dp_error dp_sender_set_patience(dp_sender sender, uint64_t milliseconds);
+
+// Sends a copy of `len` bytes. They may be changed when this returns.
+//
+// Errors: DP_OUT_OF_RANGE for more bytes than a block holds; DP_BUSY where no credit came in time,
+// and while memory is granted; the failure that a reply reported, once; DP_PERMISSION_DENIED after a
+// revocation; DP_DEVICE where the other side died; DP_UNAVAILABLE where the controller ended.
+dp_error dp_sender_send(dp_sender sender,
+                        const void *bytes,
+                        size_t len,
+                        dp_block_head head);
+
+// Waits for a credit, and gives the memory of one block, to be filled in place: `*len` bytes at
+// `*bytes`, which hold older data. The address is valid until `dp_sender_send_granted`,
+// `dp_sender_give_back` or `dp_sender_close`. Until then other calls that send are refused.
+//
+// Errors: as `dp_sender_send`.
+dp_error dp_sender_grant(dp_sender sender, void **bytes, size_t *len);
+
+// Sends the first `len` bytes of the memory that was granted.
+//
+// Errors: DP_INVALID_INPUT where none is; DP_OUT_OF_RANGE for more than a block holds: the memory
+// is given back then; what ended the channel.
+dp_error dp_sender_send_granted(dp_sender sender, size_t len, dp_block_head head);
+
+// Gives the memory that was granted back, without sending it.
+//
+// Errors: DP_INVALID_INPUT where none is.
+dp_error dp_sender_give_back(dp_sender sender);
+
+// Sends a block that was received on. Its bytes are copied from memory to memory. The block stays
+// the caller's.
+//
+// Errors: as `dp_sender_send`.
+dp_error dp_sender_forward(dp_sender sender, dp_block block, dp_block_head head);
+
+// Ends the stream with an empty block, and waits until every block was replied to: over a chain of
+// devices, until all of it is done. `*word`, if it is not NULL, becomes the word of the reply to the
+// end. The channel can carry another stream afterwards. `head.end` needs not be set.
+//
+// Errors: as `dp_sender_send`.
+dp_error dp_sender_finish(dp_sender sender,
+                          dp_block_head head,
+                          uint64_t *word);
+
+// Waits until every block was replied to.
+//
+// Errors: as `dp_sender_send`.
+dp_error dp_sender_drain(dp_sender sender);
+
+// Gives the next reply that was not taken yet, in the order in which they came; waits where there
+// is none. The last replies are kept for this, as many as the channel has credits.
+//
+// Errors: DP_INVALID_INPUT where no block is under way; as `dp_sender_send`.
+dp_error dp_sender_reply(dp_sender sender, dp_block_reply *reply);
+
+// Gives how many blocks were sent and not replied to.
+dp_error dp_sender_outstanding(dp_sender sender, uint32_t *blocks);
+
+// Ends a sender: nothing will follow, and its receiver is told so.
+//
+// Errors: DP_INVALID_INPUT for a sender that was closed.
+dp_error dp_sender_close(dp_sender sender);
+
+// Sets how long calls for a receiver wait, as `dp_sender_set_patience` does.
+dp_error dp_receiver_set_patience(dp_receiver receiver, uint64_t milliseconds);
+
+// Waits for the next block. `*head` and `*len`, if they are not NULL, become what travels with it
+// and the number of its bytes.
+//
+// Errors: DP_BUSY where none came in time; DP_END_OF_FILE where the sender closed; DP_CORRUPT where
+// it broke the protocol; DP_DEVICE where it died; DP_PERMISSION_DENIED after a revocation;
+// DP_UNAVAILABLE where the controller ended.
+dp_error dp_receiver_receive(dp_receiver receiver,
+                             dp_block *block,
+                             dp_block_head *head,
+                             size_t *len);
+
+// As `dp_receiver_receive`, without waiting: `*block` becomes 0 where none has arrived.
+//
+// Errors: as `dp_receiver_receive`, without DP_BUSY for a block that did not come.
+dp_error dp_receiver_poll(dp_receiver receiver, dp_block *block, dp_block_head *head, size_t *len);
+
+// Ends a receiver: its sender is told that no more blocks are taken.
+//
+// Errors: DP_INVALID_INPUT for a receiver that was closed.
+dp_error dp_receiver_close(dp_receiver receiver);
+
+// Gives the bytes of a block: `*len` of them at `*bytes`, until it is answered or closed. The first
+// call makes the copy of `DP_TRUST_COPY`.
+dp_error dp_block_bytes(dp_block block, const void **bytes, size_t *len);
+
+// Copies the bytes of a block to the start of `capacity` bytes at `into`, from memory to memory.
+//
+// Errors: DP_OUT_OF_RANGE where the block is longer.
+dp_error dp_block_copy(dp_block block, void *into, size_t capacity);
+
+// Replies to a block, which returns its credit, and ends it. `outcome` is a `dp_block_outcome`.
+//
+// Errors: DP_INVALID_INPUT for a number that is none, or a block that was answered or closed;
+// DP_CORRUPT where the bytes of a checked channel are not those that were sent.
+dp_error dp_block_answer(dp_block block, uint32_t outcome, uint64_t word);
+
+// Ends a block. The sender of one that was not answered is told `DP_BLOCK_DROPPED`.
+//
+// Errors: DP_INVALID_INPUT for a block that was answered or closed.
+dp_error dp_block_close(dp_block block);
+
 // Saves regions as a new checkpoint in a folder. It becomes visible only when all of it is durable.
 // `keep` is how many checkpoints are kept, the new one included; 0 for all. `*number`, if it is not
 // NULL, becomes its number.
@@ -618,6 +914,106 @@ dp_error dp_pipe_fd_route(dp_pipe_fd pipe,
 // Errors: DP_INVALID_INPUT for a pipe that was closed.
 dp_error dp_pipe_fd_close(dp_pipe_fd pipe);
 
+// Makes a graph without devices. The shape, the trust of receivers in senders (a `dp_trust`) and the
+// carrier (a `dp_carrier`) are those of its channels.
+//
+// Errors: DP_INVALID_INPUT for a shape that is out of bounds.
+dp_error dp_device_graph_new(dp_channel_shape shape,
+                             uint32_t trust,
+                             uint32_t carrier,
+                             dp_device_graph *graph);
+
+// Adds a device; `*node` becomes its number. Node 0 is the program itself. `role` is JSON, such as
+// `{"transform": {"function": "crc32"}}` (docs/c.md lists the roles). A place in it names one of the
+// `count` descriptors by its index. They are duplicated, and stay the caller's.
+//
+// Errors: DP_INVALID_INPUT for a role that is none, or a descriptor that is not open.
+dp_error dp_device_graph_device(dp_device_graph graph,
+                                const char *name,
+                                const char *role,
+                                const int32_t *descriptors,
+                                size_t count,
+                                uint32_t *node);
+
+// Adds the other end of a link: a part of a graph on another machine; `*node` becomes its number. It
+// takes one edge. The flow owns the link, and revokes it at its end.
+dp_error dp_device_graph_elsewhere(dp_device_graph graph,
+                                   dp_capability link,
+                                   uint32_t *node);
+
+// Lets blocks flow from one node to another. Several edges from a node are a fan-out, several edges
+// to a node a fan-in.
+//
+// Errors: DP_INVALID_INPUT for an edge from a node to itself, and for a node of another graph.
+dp_error dp_device_graph_connect(dp_device_graph graph, uint32_t from, uint32_t to);
+
+// As `dp_device_graph_connect`, with another shape and another trust.
+//
+// Errors: as `dp_device_graph_connect`; DP_INVALID_INPUT for a trust that needs checks over a shape
+// without.
+dp_error dp_device_graph_connect_with(dp_device_graph graph,
+                                      uint32_t from,
+                                      uint32_t to,
+                                      dp_channel_shape shape,
+                                      uint32_t trust);
+
+// Starts the devices of a graph, and connects them by a `dp_placement`. The graph is closed by this,
+// also where it fails; only where an argument is refused it stays as it was.
+//
+// Errors: DP_INVALID_INPUT for a graph without edges; DP_DEVICE for a device that does not start;
+// DP_OUT_OF_MEMORY.
+dp_error dp_device_graph_start(dp_device_graph graph,
+                               dp_fabric fabric,
+                               uint32_t placement,
+                               dp_flow *flow);
+
+// Ends a graph that was not started.
+//
+// Errors: DP_INVALID_INPUT for a graph that was started or closed.
+dp_error dp_device_graph_close(dp_device_graph graph);
+
+// Takes the program's sending end with this number, in the order of the edges that begin at it.
+//
+// Errors: DP_INVALID_INPUT where it was taken already, or there is none.
+dp_error dp_flow_sender(dp_flow flow, size_t number, dp_sender *sender);
+
+// Takes the program's receiving end with this number, in the order of the edges that end at it.
+//
+// Errors: DP_INVALID_INPUT where it was taken already, or there is none.
+dp_error dp_flow_receiver(dp_flow flow, size_t number, dp_receiver *receiver);
+
+// Gives the party of a device, to which capabilities can be delegated.
+//
+// Errors: DP_INVALID_INPUT for a node that is no device of this flow.
+dp_error dp_flow_device(dp_flow flow, uint32_t node, uint32_t *party);
+
+// Gives the capability of a wire, which `dp_fabric_revoke` cuts. `dp_flow_describe` lists the wires.
+//
+// Errors: DP_OUT_OF_RANGE for a wire that is none.
+dp_error dp_flow_capability(dp_flow flow,
+                            size_t wire,
+                            dp_capability *capability);
+
+// Copies the placement of a flow, why it was chosen, and its wires, one a line, as `snprintf` does.
+dp_error dp_flow_describe(dp_flow flow, char *text, size_t capacity, size_t *len);
+
+// Waits for a device's next report on a stream, up to `milliseconds`, and copies it as JSON, as
+// `snprintf` does. A report is given once, also where the text was cut.
+//
+// Errors: DP_BUSY where none came in time; DP_DEVICE where the device ended, or its stream failed.
+dp_error dp_flow_report(dp_flow flow,
+                        uint32_t node,
+                        uint64_t milliseconds,
+                        char *text,
+                        size_t capacity,
+                        size_t *len);
+
+// Ends a flow: revokes its channels and stops its devices. Ends that were taken fail from then on.
+//
+// Errors: DP_INVALID_INPUT for a flow that was closed; DP_UNAVAILABLE where the controller ended, and
+// with it the devices. The flow is closed nonetheless.
+dp_error dp_flow_close(dp_flow flow);
+
 // Returns what can be done about an error, a `dp_error_kind`.
 uint32_t dp_error_kind_of(dp_error error);
 
@@ -643,6 +1039,115 @@ dp_error dp_error_new_with(uint32_t kind, const char *message, const dp_error_fa
 
 // Ends an error. Success (0) is no error and is ignored, and so is an error that was closed.
 void dp_error_close(dp_error error);
+
+// If this process was started as a controller or a device, runs as that, and sets `*code` to the
+// exit code for `main`; in all other processes sets it to -1. Call it first in `main`, before there
+// are threads, with the functions that devices may be told to run (NULL and 0 for none): devices are
+// processes of the same program.
+//
+// Errors: DP_INVALID_INPUT for a function without a name or without work.
+dp_error dp_fabric_enter(const dp_device_function *functions,
+                         size_t count,
+                         int32_t *code);
+
+// Starts a controller. `program` is the program that runs as controller and devices, whose `main`
+// begins with `dp_fabric_enter`; NULL for this one.
+//
+// Errors: DP_NOT_FOUND where the program does not exist; DP_UNAVAILABLE where it cannot act as a
+// controller.
+dp_error dp_fabric_start(const char *program, dp_fabric *fabric);
+
+// Copies what the controller has as JSON, as `snprintf` does: devices, channels, capabilities.
+//
+// Errors: DP_UNAVAILABLE where the controller ended.
+dp_error dp_fabric_status(dp_fabric fabric, char *text, size_t capacity, size_t *len);
+
+// Creates a channel. The capability has all rights to it. `carrier` is a `dp_carrier`.
+//
+// Errors: DP_INVALID_INPUT for a shape that is out of bounds; DP_OUT_OF_MEMORY.
+dp_error dp_fabric_channel(dp_fabric fabric,
+                           dp_channel_shape shape,
+                           uint32_t carrier,
+                           dp_capability *capability);
+
+// Gives a party a capability with the same rights or fewer. The application is party 0; that of a
+// device is given by `dp_flow_device`. `rights` is a sum of `dp_right`.
+//
+// Errors: DP_PERMISSION_DENIED for more rights, or without the right to delegate; DP_NOT_FOUND for a
+// capability that was revoked, or a party that ended.
+dp_error dp_fabric_delegate(dp_fabric fabric,
+                            dp_capability from,
+                            uint32_t party,
+                            uint32_t rights,
+                            dp_capability *capability);
+
+// Removes a capability and all that was delegated from it, also while blocks are under way: when
+// this returns, both ends of the channel are cut off. `*removed`, if it is not NULL, becomes how
+// many were removed.
+//
+// Errors: DP_NOT_FOUND for one that was revoked; DP_PERMISSION_DENIED for that of another party.
+dp_error dp_fabric_revoke(dp_fabric fabric, dp_capability capability, size_t *removed);
+
+// Makes an end of a channel at the holder of a capability, which knows it by the name `port`. A
+// channel works when both ends exist. `right` is `DP_RIGHT_SEND` or `DP_RIGHT_RECEIVE`; `trust`, a
+// `dp_trust`, matters for the latter.
+//
+// Errors: DP_PERMISSION_DENIED where the capability lacks the right; DP_BUSY where that end exists.
+dp_error dp_fabric_activate(dp_fabric fabric,
+                            dp_capability capability,
+                            const char *port,
+                            uint32_t right,
+                            uint32_t trust);
+
+// Takes the program's sending end at a port, once the channel works (over a socket, once this end
+// exists). It waits for that, up to `milliseconds`.
+//
+// Errors: DP_BUSY where it did not work in time; DP_NOT_FOUND for a receiving port; DP_UNAVAILABLE
+// where the controller ended.
+dp_error dp_fabric_sender(dp_fabric fabric,
+                          const char *port,
+                          uint64_t milliseconds,
+                          dp_sender *sender);
+
+// Takes the program's receiving end at a port, as `dp_fabric_sender` does.
+//
+// Errors: as `dp_fabric_sender`.
+dp_error dp_fabric_receiver(dp_fabric fabric,
+                            const char *port,
+                            uint64_t milliseconds,
+                            dp_receiver *receiver);
+
+// Offers one half of a channel to another machine, whose controller joins it. The controller listens
+// at the address; with port 0 it takes any. The address is copied as `snprintf` does.
+//
+// Errors: DP_INVALID_INPUT for an address, a key, a side or a shape that is none; those of listening.
+dp_error dp_fabric_offer(dp_fabric fabric,
+                         const dp_link *link,
+                         dp_capability *capability,
+                         char *address,
+                         size_t capacity,
+                         size_t *len);
+
+// Joins the half of a channel that another controller offers at the address.
+//
+// Errors: DP_INVALID_INPUT for an address, a key, a side or a shape that is none. `dp_fabric_joined`
+// tells whether the other controller is there.
+dp_error dp_fabric_join(dp_fabric fabric,
+                        const dp_link *link,
+                        dp_capability *capability);
+
+// Waits until a link that was offered or joined is connected, up to `milliseconds`. It is told once.
+//
+// Errors: DP_BUSY where it was not in time; DP_DEVICE where it cannot be connected.
+dp_error dp_fabric_joined(dp_fabric fabric,
+                          dp_capability link,
+                          uint64_t milliseconds);
+
+// Ends a fabric: its controller, its devices and its channels. It lives on until its last flow is
+// closed.
+//
+// Errors: DP_INVALID_INPUT for a fabric that was closed.
+dp_error dp_fabric_close(dp_fabric fabric);
 
 // Makes a graph without stages. `name` is for messages.
 dp_error dp_graph_new(const char *name, dp_graph *graph);

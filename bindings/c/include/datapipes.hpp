@@ -14,7 +14,9 @@
 #error "datapipes.hpp needs C++20 with exceptions (-std=c++20); datapipes.h serves all else"
 #else
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -917,6 +919,343 @@ class checkpoints {
 
     const machine &on_;
     std::filesystem::path folder_;
+};
+
+/* The size of a channel: `block_bytes`, `credits`, `checked`. */
+using channel_shape = dp_channel_shape;
+/* What travels with a block: `words`, `end`. */
+using block_head = dp_block_head;
+using block_reply = dp_block_reply;
+/* The right to use a channel, as a controller knows it. */
+using capability = dp_capability;
+
+/* How long calls wait by default. */
+inline constexpr std::chrono::milliseconds patience{10000};
+
+namespace detail {
+
+/* Negative is 0; a time beyond all others waits until a channel ends. */
+inline std::uint64_t milliseconds_of(std::chrono::milliseconds limit) noexcept {
+    return limit == std::chrono::milliseconds::max() ? UINT64_MAX : static_cast<std::uint64_t>(std::max<std::int64_t>(limit.count(), 0));
+}
+
+}  // namespace detail
+
+/* A block that arrived. Destroying it without a reply tells its sender that it was dropped. */
+class block : public detail::owned<dp_block, dp_block_close> {
+  public:
+    block(dp_block handle, const block_head &head, std::size_t len) noexcept : owned(handle), head_(head), len_(len) {}
+
+    const block_head &head() const noexcept { return head_; }
+    std::size_t size() const noexcept { return len_; }
+    /* Valid until it is answered or destroyed. */
+    std::span<const std::byte> bytes() const {
+        const void *at = nullptr;
+        std::size_t len = 0;
+        check(dp_block_bytes(handle_, &at, &len));
+        return {static_cast<const std::byte *>(at), len};
+    }
+    /* From memory to memory, to the start of `into`. */
+    void copy_to(std::span<std::byte> into) const { check(dp_block_copy(handle_, into.data(), into.size())); }
+    /* Replies, which returns its credit. */
+    void answer(dp_block_outcome outcome, std::uint64_t word = 0) { check(dp_block_answer(release(), outcome, word)); }
+    void done() { answer(DP_BLOCK_DONE); }
+
+  private:
+    block_head head_;
+    std::size_t len_;
+};
+
+/* Memory of one block, to be filled in place. Destroying it gives it back. */
+class grant {
+  public:
+    explicit grant(dp_sender from) : from_(from) {
+        void *at = nullptr;
+        std::size_t len = 0;
+        check(dp_sender_grant(from_, &at, &len));
+        bytes_ = {static_cast<std::byte *>(at), len};
+    }
+    grant(grant &&other) noexcept : from_(std::exchange(other.from_, dp_sender{0})), bytes_(std::exchange(other.bytes_, {})) {}
+    grant(const grant &) = delete;
+    grant &operator=(const grant &) = delete;
+    ~grant() {
+        if (from_.id != 0) {
+            dp_error_close(dp_sender_give_back(from_));
+        }
+    }
+    /* None once it was sent or moved away. */
+    std::span<std::byte> bytes() const noexcept { return bytes_; }
+    /* Sends the first `len` bytes. */
+    void send(std::size_t len, const block_head &head = {}) {
+        bytes_ = {};
+        check(dp_sender_send_granted(std::exchange(from_, dp_sender{0}), len, head));
+    }
+
+  private:
+    dp_sender from_;
+    std::span<std::byte> bytes_;
+};
+
+/* The sending end of a channel, for one thread at a time. It outlives its grants. */
+class sender : public detail::owned<dp_sender, dp_sender_close> {
+  public:
+    using owned::owned;
+
+    void set_patience(std::chrono::milliseconds limit) {
+        check(dp_sender_set_patience(handle_, detail::milliseconds_of(limit)));
+    }
+    void send(std::span<const std::byte> bytes, const block_head &head = {}) {
+        check(dp_sender_send(handle_, bytes.data(), bytes.size(), head));
+    }
+    datapipes::grant grant() { return datapipes::grant(handle_); }
+    /* Sends a block that was received on. */
+    void forward(const block &what, const block_head &head) { check(dp_sender_forward(handle_, what.handle(), head)); }
+    /* Ends the stream, waits until all of it is done, and returns the word of the reply to the end. */
+    std::uint64_t finish(const block_head &head = {}) {
+        std::uint64_t word = 0;
+        check(dp_sender_finish(handle_, head, &word));
+        return word;
+    }
+    /* Waits until every block was replied to. */
+    void drain() { check(dp_sender_drain(handle_)); }
+    block_reply reply() {
+        block_reply next{};
+        check(dp_sender_reply(handle_, &next));
+        return next;
+    }
+    std::uint32_t outstanding() const {
+        std::uint32_t blocks = 0;
+        check(dp_sender_outstanding(handle_, &blocks));
+        return blocks;
+    }
+};
+
+/* The receiving end of a channel, for one thread at a time. */
+class receiver : public detail::owned<dp_receiver, dp_receiver_close> {
+  public:
+    using owned::owned;
+
+    void set_patience(std::chrono::milliseconds limit) {
+        check(dp_receiver_set_patience(handle_, detail::milliseconds_of(limit)));
+    }
+    block receive() {
+        dp_block arrived;
+        block_head head{};
+        std::size_t len = 0;
+        check(dp_receiver_receive(handle_, &arrived, &head, &len));
+        return block(arrived, head, len);
+    }
+    /* The next block, if it has arrived. */
+    std::optional<block> poll() {
+        dp_block arrived;
+        block_head head{};
+        std::size_t len = 0;
+        check(dp_receiver_poll(handle_, &arrived, &head, &len));
+        return arrived.id == 0 ? std::nullopt : std::optional<block>(block(arrived, head, len));
+    }
+};
+
+/* The two ends of a channel within this process. */
+inline std::pair<sender, receiver> channel_pair(const channel_shape &shape, dp_trust trust = DP_TRUST_COPY) {
+    dp_sender sends;
+    dp_receiver receives;
+    check(dp_channel_pair(shape, trust, &sends, &receives));
+    return {sender(sends), receiver(receives)};
+}
+
+/* One half of a channel between two machines. */
+struct link {
+    /* DP_RIGHT_SEND or DP_RIGHT_RECEIVE. */
+    dp_right side;
+    channel_shape shape;
+    /* With its port, such as "192.0.2.1:7000". */
+    std::string address;
+    std::array<std::uint8_t, 32> key;
+    bool unencrypted = false;
+};
+
+/* A function that devices of this program have: it returns how many bytes it wrote. `arguments` is
+ * JSON. */
+struct device_function {
+    std::string name;
+    std::function<std::size_t(std::span<const std::byte> input, std::span<std::byte> output, const char *arguments)> work;
+};
+
+/* A controller process, which starts devices and connects them. */
+class fabric : public detail::owned<dp_fabric, dp_fabric_close> {
+  public:
+    /* `program` runs as controller and devices; none for this one. */
+    explicit fabric(const std::filesystem::path &program = {}) {
+        check(dp_fabric_start(program.empty() ? nullptr : program.c_str(), &handle_));
+    }
+
+    /* Call it first in `main`. A value is the exit code of a process that was a controller or a
+     * device. */
+    static std::optional<int> enter(std::span<const device_function> functions = {}) {
+        std::vector<dp_device_function> known;
+        for (const auto &function : functions) {
+            known.push_back({function.name.c_str(), work, const_cast<device_function *>(&function)});
+        }
+        std::int32_t code = -1;
+        check(dp_fabric_enter(known.data(), known.size(), &code));
+        return code < 0 ? std::nullopt : std::optional<int>(code);
+    }
+
+    capability channel(const channel_shape &shape, dp_carrier carrier = DP_CARRIER_SHARED_MEMORY) const {
+        capability made{};
+        check(dp_fabric_channel(handle_, shape, carrier, &made));
+        return made;
+    }
+    /* `rights` is a sum of `dp_right`; the program is party 0. */
+    capability delegate(capability from, std::uint32_t party, std::uint32_t rights) const {
+        capability made{};
+        check(dp_fabric_delegate(handle_, from, party, rights, &made));
+        return made;
+    }
+    /* Returns how many capabilities were removed. */
+    std::size_t revoke(capability what) const {
+        std::size_t removed = 0;
+        check(dp_fabric_revoke(handle_, what, &removed));
+        return removed;
+    }
+    void activate(capability what, const std::string &port, dp_right right, dp_trust trust = DP_TRUST_COPY) const {
+        check(dp_fabric_activate(handle_, what, port.c_str(), right, trust));
+    }
+    datapipes::sender sender(const std::string &port, std::chrono::milliseconds limit = patience) const {
+        dp_sender taken;
+        check(dp_fabric_sender(handle_, port.c_str(), detail::milliseconds_of(limit), &taken));
+        return datapipes::sender(taken);
+    }
+    datapipes::receiver receiver(const std::string &port, std::chrono::milliseconds limit = patience) const {
+        dp_receiver taken;
+        check(dp_fabric_receiver(handle_, port.c_str(), detail::milliseconds_of(limit), &taken));
+        return datapipes::receiver(taken);
+    }
+    /* Returns the capability, and the address where the controller listens. */
+    std::pair<capability, std::string> offer(const link &half) const {
+        auto named = of_c(half);
+        capability made{};
+        char address[128];
+        check(dp_fabric_offer(handle_, &named, &made, address, sizeof address, nullptr));
+        return {made, address};
+    }
+    capability join(const link &half) const {
+        auto named = of_c(half);
+        capability made{};
+        check(dp_fabric_join(handle_, &named, &made));
+        return made;
+    }
+    /* Waits until a link is connected. */
+    void joined(capability what, std::chrono::milliseconds limit = patience) const {
+        check(dp_fabric_joined(handle_, what, detail::milliseconds_of(limit)));
+    }
+    /* What the controller has, as JSON. */
+    std::string status() const {
+        return detail::text_of(
+            [&](char *at, std::size_t room, std::size_t *len) { return dp_fabric_status(handle_, at, room, len); });
+    }
+
+  private:
+    static dp_link of_c(const link &half) {
+        dp_link named{};
+        named.size = sizeof named;
+        named.side = half.side;
+        named.unencrypted = half.unencrypted;
+        named.key_len = static_cast<std::uint32_t>(half.key.size());
+        named.shape = half.shape;
+        named.address = half.address.c_str();
+        named.key = half.key.data();
+        return named;
+    }
+    static dp_error work(
+        void *user, const char *arguments, const void *input, std::size_t input_len, void *output,
+        std::size_t capacity, std::size_t *output_len) {
+        return detail::guarded([&] {
+            const auto &function = *static_cast<const device_function *>(user);
+            std::span<const std::byte> from(static_cast<const std::byte *>(input), input_len);
+            *output_len = function.work(from, {static_cast<std::byte *>(output), capacity}, arguments);
+        });
+    }
+};
+
+/* Running devices, and the program's ends of their channels. */
+class flow : public detail::owned<dp_flow, dp_flow_close> {
+  public:
+    using owned::owned;
+
+    /* The program's n-th sending end; each is taken once. */
+    datapipes::sender sender(std::size_t number = 0) const {
+        dp_sender taken;
+        check(dp_flow_sender(handle_, number, &taken));
+        return datapipes::sender(taken);
+    }
+    datapipes::receiver receiver(std::size_t number = 0) const {
+        dp_receiver taken;
+        check(dp_flow_receiver(handle_, number, &taken));
+        return datapipes::receiver(taken);
+    }
+    /* The party of a device. */
+    std::uint32_t device(std::uint32_t node) const {
+        std::uint32_t party = 0;
+        check(dp_flow_device(handle_, node, &party));
+        return party;
+    }
+    /* The capability of a wire. */
+    datapipes::capability capability(std::size_t wire) const {
+        datapipes::capability cuts{};
+        check(dp_flow_capability(handle_, wire, &cuts));
+        return cuts;
+    }
+    /* The placement, why it was chosen, and the wires. */
+    std::string describe() const {
+        return detail::text_of(
+            [&](char *at, std::size_t room, std::size_t *len) { return dp_flow_describe(handle_, at, room, len); });
+    }
+    /* A device's next report on a stream, as JSON. */
+    std::string report(std::uint32_t node, std::chrono::milliseconds limit = patience) const {
+        std::string text(16 << 10, '\0');
+        std::size_t len = 0;
+        check(dp_flow_report(handle_, node, detail::milliseconds_of(limit), text.data(), text.size(), &len));
+        text.resize(std::min(len, text.size() - 1));
+        return text;
+    }
+    /* Ends it, and says whether that succeeded. */
+    void close() { check(dp_flow_close(release())); }
+};
+
+/* Devices and the channels between them, before any of them exists. */
+class device_graph : public detail::owned<dp_device_graph, dp_device_graph_close> {
+  public:
+    /* The program itself, as a node. */
+    static constexpr std::uint32_t application = 0;
+
+    explicit device_graph(
+        const channel_shape &shape, dp_trust trust = DP_TRUST_COPY, dp_carrier carrier = DP_CARRIER_SHARED_MEMORY) {
+        check(dp_device_graph_new(shape, trust, carrier, &handle_));
+    }
+    /* `role` is JSON; a place in it names a descriptor by its index. */
+    std::uint32_t device(const std::string &name, const std::string &role, std::span<const int> descriptors = {}) {
+        std::uint32_t node = 0;
+        check(dp_device_graph_device(handle_, name.c_str(), role.c_str(), descriptors.data(), descriptors.size(), &node));
+        return node;
+    }
+    /* The other end of a link, which the flow then owns. */
+    std::uint32_t elsewhere(capability link) {
+        std::uint32_t node = 0;
+        check(dp_device_graph_elsewhere(handle_, link, &node));
+        return node;
+    }
+    void connect(std::uint32_t from, std::uint32_t to) { check(dp_device_graph_connect(handle_, from, to)); }
+    void connect(std::uint32_t from, std::uint32_t to, const channel_shape &shape, dp_trust trust) {
+        check(dp_device_graph_connect_with(handle_, from, to, shape, trust));
+    }
+    /* Starts the devices. The graph is used up by this, unless an argument is refused. */
+    flow start(const fabric &on, dp_placement placement = DP_PLACEMENT_AUTO) {
+        dp_flow started;
+        check(dp_device_graph_start(handle_, on.handle(), placement, &started));
+        release();
+        return flow(started);
+    }
 };
 
 }  // namespace datapipes

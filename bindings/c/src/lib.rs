@@ -19,10 +19,13 @@
 
 mod arguments;
 mod cache;
+mod channel;
 mod checkpoint;
 mod descriptor;
+mod device_graph;
 mod door;
 mod error;
+mod fabric;
 mod graph;
 mod handles;
 mod log;
@@ -37,9 +40,12 @@ mod sort;
 
 pub use arguments::dp_format;
 pub use cache::*;
+pub use channel::*;
 pub use checkpoint::*;
 pub use descriptor::*;
+pub use device_graph::*;
 pub use error::*;
+pub use fabric::*;
 pub use graph::*;
 pub use log::*;
 pub use machine::*;

@@ -43,12 +43,61 @@ fn figures_and_objects_in_cpp() {
     }
 }
 
+#[test]
+fn ends_of_channels_in_c() {
+    if has("cc", "ends_of_channels_in_c") {
+        run(&C, "ends.c");
+        run(&Build { flags: SANITIZERS, ..C }, "ends.c");
+    }
+}
+
+/// The program is also its controller and its devices, which are locked down.
+#[test]
+fn devices_in_c() {
+    if has("cc", "devices_in_c") {
+        run(&C, "devices.c");
+    }
+}
+
+#[test]
+fn channels_and_devices_in_cpp() {
+    if has("c++", "channels_and_devices_in_cpp") {
+        run(&CPP, "channels.cpp");
+    }
+}
+
 /// The same by Clang, which is not everywhere.
 #[test]
 fn by_clang() {
     if has("clang", "by_clang") && has("clang++", "by_clang") {
-        run(&Build { compiler: "clang", ..C }, "flavors.c");
-        run(&Build { compiler: "clang++", ..CPP }, "objects.cpp");
+        for source in ["flavors.c", "ends.c", "devices.c"] {
+            run(&Build { compiler: "clang", ..C }, source);
+        }
+        for source in ["objects.cpp", "surface.cpp", "channels.cpp"] {
+            run(&Build { compiler: "clang++", ..CPP }, source);
+        }
+    }
+}
+
+/// Clang's sanitizers are a package of their own.
+#[test]
+fn by_clang_under_the_sanitizers() {
+    if !has("clang", "by_clang_under_the_sanitizers") || !has("clang++", "by_clang_under_the_sanitizers") {
+        return;
+    }
+    let dir = TempFolder::beside_the_program().unwrap();
+    std::fs::write(dir.path("nothing.c"), "int main(void) { return 0; }\n").unwrap();
+    let mut compile = Command::new("clang");
+    compile.args(SANITIZERS).arg(dir.path("nothing.c")).arg("-o").arg(dir.path("nothing"));
+    if !compile.output().unwrap().status.success() {
+        println!("SKIPPED: by_clang_under_the_sanitizers: clang has no run-time library of its sanitizers");
+        return;
+    }
+    for source in ["flavors.c", "ends.c"] {
+        run(&Build { compiler: "clang", flags: SANITIZERS, ..C }, source);
+    }
+    for source in ["objects.cpp", "surface.cpp"] {
+        run(&Build { compiler: "clang++", flags: SANITIZERS, ..CPP }, source);
     }
 }
 
@@ -156,8 +205,16 @@ fn the_programs_of_the_document_run() {
     std::fs::write(dir.path("input"), "everything holds\n".repeat(lines)).unwrap();
     let counted = format!("{lines} lines\n");
     let programs = [
-        (C, "c", vec![("first.c", "everything holds\n"), ("lines.c", &*counted)]),
-        (CPP, "cpp", vec![("first.cpp", "everything holds\n"), ("figure6.cpp", "the runs are sorted\n")]),
+        (C, "c", vec![("first.c", "everything holds\n"), ("lines.c", &*counted), ("devices.c", "EVERYTHING HOLDS\n")]),
+        (
+            CPP,
+            "cpp",
+            vec![
+                ("first.cpp", "everything holds\n"),
+                ("figure6.cpp", "the runs are sorted\n"),
+                ("devices.cpp", "123\n123\n123\n"),
+            ],
+        ),
     ];
     for (build, language, expected) in programs {
         let fence = format!("```{language}\n");

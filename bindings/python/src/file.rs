@@ -8,17 +8,18 @@ use std::sync::Arc;
 use datapipes::locks::Mutex;
 use datapipes::{Dram, Error, ErrorKind, Result, Span, Ssd};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::buffer::{Buffer, allocate};
 use crate::errors::{detached_at, invalid, json, to_py_at};
 use crate::foreign::{Bytes, Use};
+use crate::gguf;
 use crate::header::{self, Tensor};
 use crate::machine;
 use crate::opened::{Moved, Opened, available, constraints, note};
 use crate::pending::{self, Notifier, Pending};
 use crate::shared;
-use crate::short::{self, SHORT};
+use crate::short::{self, AT_ONCE, SHORT};
 
 /// An open file. `datapipes.open` makes it.
 #[pyclass(frozen, subclass, weakref, module = "datapipes", name = "File")]
@@ -39,6 +40,10 @@ fn read_into(ssd: &Ssd, offset: u64, target: &Dram, len: u64) -> Result<Moved> {
     if len <= SHORT {
         short::read(ssd, offset, &target.range(0, len as usize)?)?;
         moved.insert("pread", short::counters(len));
+        return Ok(moved);
+    }
+    if len <= AT_ONCE && short::read_cached(ssd, offset, &target.range(0, len as usize)?)? {
+        moved.insert("pread-cached", short::counters(len));
         return Ok(moved);
     }
     let pipe = machine().connect_with(ssd, target, &constraints(len))?;
@@ -119,10 +124,17 @@ impl File {
     }
 
     fn add(&self, moved: Moved) {
-        let mut sum = self.moved.lock();
-        moved.iter().for_each(|(primitive, counters)| sum.entry(primitive).or_default().add(counters));
+        add(&mut self.moved.lock(), &moved);
     }
 }
+
+/// Adds what was moved to a sum.
+fn add(sum: &mut Moved, moved: &Moved) {
+    moved.iter().for_each(|(primitive, counters)| sum.entry(primitive).or_default().add(counters));
+}
+
+/// The bytes of a GGUF file that are read first, in which most headers end.
+const FIRST_PART: u64 = 1 << 20;
 
 #[pymethods]
 impl File {
@@ -309,10 +321,21 @@ impl File {
         self.start(py, buffer, offset, None)
     }
 
-    /// As `pread`; `notifier` becomes readable when it is done.
+    /// As `pread`; `notifier` becomes readable when it is done. Where it is done at once, the result
+    /// is the number of bytes itself.
     #[pyo3(signature = (buffer, offset, notifier))]
-    fn _start(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64, notifier: &Notifier) -> PyResult<Pending> {
-        self.start(py, buffer, offset, Some(notifier))
+    fn _start<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        offset: u64,
+        notifier: &Notifier,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let pending = self.start(py, buffer, offset, Some(notifier))?;
+        match pending.len_at_once() {
+            Some(len) => Ok(len.into_pyobject(py)?.into_any()),
+            None => Ok(Bound::new(py, pending)?.into_any()),
+        }
     }
 
     /// Returns when everything written would survive a power failure.
@@ -342,6 +365,29 @@ impl File {
         })?;
         self.add(moved);
         Ok(tensors)
+    }
+
+    /// The header of a GGUF file: its metadata, its tensors (name, type, shape, begin, end) in the
+    /// order of their bytes, and the offset from which these are counted.
+    fn _gguf<'py>(&self, py: Python<'py>, size: u64) -> PyResult<(Bound<'py, PyDict>, Vec<gguf::Tensor>, u64)> {
+        let opened = self.opened(py, "load")?;
+        let ssd = &opened.ssd;
+        let (header, moved) = detached_at(py, &self.path, || {
+            let (mut part, mut all) = (FIRST_PART, Moved::new());
+            loop {
+                let len = size.min(part).min(gguf::MAX_HEADER);
+                let place = allocate(to_usize(len)?, false)?;
+                add(&mut all, &read_into(ssd, 0, &place, len)?);
+                let text = place.lease()?;
+                match gguf::parse(&text, size, &self.path.display().to_string())? {
+                    gguf::Read::Header(header) => return Ok((header, all)),
+                    // What was read is parsed once more, in all at most a third of the bytes.
+                    gguf::Read::Longer => part = part.saturating_mul(4),
+                }
+            }
+        })?;
+        self.add(moved);
+        Ok((gguf::dict(py, header.metadata)?, header.tensors, header.first))
     }
 
     /// What was moved so far, by primitive, as JSON.

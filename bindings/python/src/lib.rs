@@ -9,7 +9,7 @@
 //! | `buffer` | memory of the library as a Python object |
 //! | `opened` | a file as one process opened it, with its kept pipes |
 //! | `file` | files |
-//! | `header` | the header of a safetensors file |
+//! | `header`, `gguf` | the headers of safetensors and of GGUF files |
 //! | `short` | a few bytes of a file, by one system call |
 //! | `shared` | long reads of bytes that the page cache has, by several cores |
 //! | `pipe` | pipes that the caller keeps |
@@ -27,6 +27,7 @@ mod checkpoint;
 mod errors;
 mod file;
 mod foreign;
+mod gguf;
 mod header;
 mod kept;
 mod log;

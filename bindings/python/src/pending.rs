@@ -27,7 +27,7 @@ use crate::foreign::{self, Bytes, take_left};
 use crate::kept::{KeptPipes, Staged};
 use crate::machine;
 use crate::opened::{Opened, available};
-use crate::short::{self, SHORT};
+use crate::short::{self, AT_ONCE};
 
 /// How often a waiter looks for signals (Ctrl-C).
 const SIGNALS: Duration = Duration::from_millis(50);
@@ -150,6 +150,10 @@ impl Op {
         self.owner.is_here() && self.outcome.lock().is_some()
     }
 
+    fn outcome(&self) -> Option<Result<(), Arc<Error>>> {
+        self.outcome.lock().clone()
+    }
+
     /// Returns the outcome if it is there within this time.
     fn wait(&self, patience: Duration) -> Option<Result<(), Arc<Error>>> {
         let outcome = self.outcome.lock();
@@ -201,8 +205,15 @@ pub(crate) struct Pending {
     path: Arc<Path>,
 }
 
-/// Starts to fill bytes from `offset` of a file. Where the page cache has a few bytes that are
-/// asked for, it is done at once, and the notifier hears nothing of it.
+impl Pending {
+    /// The bytes of a transfer that was done when it was started.
+    pub(crate) fn len_at_once(&self) -> Option<u64> {
+        matches!(self.op.outcome(), Some(Ok(()))).then_some(self.len)
+    }
+}
+
+/// Starts to fill bytes from `offset` of a file. Where the page cache has the bytes, and they are not
+/// too many, it is done at once, and the notifier hears nothing of it.
 pub(crate) fn start(
     py: Python<'_>,
     opened: &Opened,
@@ -216,7 +227,7 @@ pub(crate) fn start(
         let len = available(ssd, offset, target.len() as u64)?;
         // What is no longer than the memory fits in it.
         let target = target.range(0, len as usize)?;
-        let done = len == 0 || len <= SHORT && short::read_cached(ssd, offset, &target)?;
+        let done = len == 0 || len <= AT_ONCE && short::read_cached(ssd, offset, &target)?;
         Ok((len, (!done).then_some(target)))
     })?;
     let op = Op::new();
@@ -281,6 +292,10 @@ impl Pending {
             Instant::now().checked_add(patience)
         });
         let outcome = loop {
+            // Where it is there, no other thread needs to run meanwhile.
+            if let Some(outcome) = self.op.outcome() {
+                break outcome;
+            }
             let rest = match until {
                 Some(Some(until)) => until.saturating_duration_since(Instant::now()),
                 _ => SIGNALS,
@@ -363,9 +378,16 @@ struct Told {
 
 impl Told {
     fn tell(&self, number: u64) {
-        self.numbers.lock().push(number);
-        // A full counter wakes up its reader as well.
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        let is_first = {
+            let mut numbers = self.numbers.lock();
+            numbers.push(number);
+            numbers.len() == 1
+        };
+        // Who told the first number wakes up the reader for all.
+        if is_first {
+            // A full counter wakes up its reader as well.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
     }
 }
 

@@ -11,6 +11,10 @@ use datapipes::{Counters, Dram, Error, ErrorKind, FileAccess, Result, Ssd, Write
 /// Up to this many bytes one system call is quicker than the making of a pipe.
 pub(crate) const SHORT: u64 = 64 << 10;
 
+/// Where the page cache has so many bytes, they are copied at once. Another thread would not be
+/// quicker: it would read them past the cache, or copy them twice.
+pub(crate) const AT_ONCE: u64 = 1 << 20;
+
 /// What one short read or write moved.
 pub(crate) fn counters(len: u64) -> Counters {
     Counters::default().transfers(1).bytes(len).requests(1).system_calls(1).cached_bytes(len)

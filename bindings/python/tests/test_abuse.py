@@ -41,6 +41,13 @@ def run(program, *arguments, timeout=BOUND):
     return done.stdout
 
 
+def test_the_build_without_the_lock_is_refused_by_name():
+    program = "import sys; sys.abiflags = 't'; import datapipes"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "ImportError: datapipes does not support the free-threaded build of CPython" in done.stderr
+
+
 def test_rows_of_all_kinds_of_numbers(path, pattern):
     for kind in ("M8[s]", np.dtype([("a", "i4"), ("b", "f4")]), bfloat16, "S3"):
         table = dp.rows(path, kind, np.int64(4), cache="4M")

@@ -119,6 +119,7 @@ def test_more_futures_than_slots(path, pattern):
 def test_futures_share_a_pipe(path):
     with dp.open(path) as file:
         target = bytearray(100_000)
+        forget(path)  # What the page cache has needs no pipe.
         file.pread(target).result(60)
         before = descriptors()
         under_way = []
@@ -162,8 +163,8 @@ def test_a_child_has_pipes_of_its_own(path, pattern):
     expected = pattern(5 * MIB + 17)
     with dp.open(path) as file:
         forget(path)
-        file.pread(bytearray(1000)).result(60)
         file.pread(bytearray(100_000)).result(60)
+        file.pread(bytearray(1000), 4 * MIB).result(60)
 
         def work():
             for length in (1000, 100_000, 2 * MIB):
@@ -210,10 +211,10 @@ def test_a_loop_awaits_one_read_after_the_other(path):
 
     async def many():
         target = bytearray(256 << 10)
-        for at in range(2000):
+        for at in range(500):
+            forget(path)  # What the page cache has is read at once.
             assert await file.pread_async(target, at % 4 * len(target)) == len(target)
 
-    path.read_bytes()
     with dp.open(path) as file:
         asyncio.run(many())
 
@@ -223,6 +224,9 @@ def test_what_is_cached_is_read_at_once(path, pattern):
     with dp.open(path) as file:
         target = bytearray(4096)
         assert file.pread(target, 8192).done() and target == pattern(5 * MIB + 17)[8192:12288]
+        before, most = descriptors(), bytearray(MIB)
+        assert file.pread(most, 1).done() and most == pattern(5 * MIB + 17)[1 : MIB + 1]
+        assert descriptors() == before  # No pipe was made for it.
 
         async def read():
             return await file.pread_async(target, 1)

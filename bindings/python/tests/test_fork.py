@@ -26,8 +26,8 @@ def path(folder, pattern):
 def test_files_are_read_and_the_parent_goes_on(path, pattern):
     expected = pattern(4 * MIB)
     with dp.open(path) as file:
-        file.pread(bytearray(MIB)).result(60)  # The runtime of the parent runs.
-        under_way = [file.pread(bytearray(MIB)) for _ in range(8)]
+        file.pread(bytearray(2 * MIB)).result(60)  # The runtime of the parent runs.
+        under_way = [file.pread(bytearray(2 * MIB)) for _ in range(8)]
 
         def child():
             target = np.empty(MIB, np.uint8)
@@ -47,7 +47,7 @@ def test_files_are_read_and_the_parent_goes_on(path, pattern):
             assert asyncio.run(wait()) == 100_000
 
         in_child(child)
-        assert [one.result(60) for one in under_way] == [MIB] * 8
+        assert [one.result(60) for one in under_way] == [2 * MIB] * 8
 
 
 def test_a_loop_of_the_parent_is_refused(path):
@@ -60,7 +60,7 @@ def test_a_loop_of_the_parent_is_refused(path):
                 from datapipes._aio import notifier_of
 
                 with pytest.raises(dp.Forked):
-                    file._start(bytearray(100_000), 0, notifier_of(loop).notifier)
+                    file._start(bytearray(2 * MIB), 0, notifier_of(loop).notifier)
 
             in_child(child)
             assert await file.pread_async(bytearray(100_000)) == 100_000
@@ -134,7 +134,7 @@ def test_workers_of_a_pool(path, pattern):
 
 def test_a_child_that_ends_as_an_interpreter(path):
     file = dp.open(path)
-    under_way = [file.pread(bytearray(MIB)) for _ in range(8)]
+    under_way = [file.pread(bytearray(2 * MIB)) for _ in range(8)]
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -150,7 +150,7 @@ def test_a_child_that_ends_as_an_interpreter(path):
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    assert [one.result(60) for one in under_way] == [MIB] * 8
+    assert [one.result(60) for one in under_way] == [2 * MIB] * 8
 
 
 def test_sort_and_checkpoint_in_a_child(folder):

@@ -8,7 +8,7 @@ use crate::steps::{Steps, cargo, finish, succeeds};
 use std::process::Command;
 
 /// Packages that build C sources, and so need a C compiler for the other processor.
-const WITH_C_SOURCES: [&str; 2] = ["datapipes-fabric", "dpipe"];
+const WITH_C_SOURCES: [&str; 3] = ["datapipes-c", "datapipes-fabric", "dpipe"];
 const ARM: &str = "aarch64-unknown-linux-gnu";
 const ARM_C_COMPILER: &str = "aarch64-linux-gnu-gcc";
 /// The oldest toolchain that the manifests promise (`rust-version`).

@@ -133,6 +133,10 @@ impl Environment {
         };
         steps.run("format", || finish(&mut own(&["fmt", "--check"])));
         steps.run("clippy", || finish(&mut own(&["clippy", "--release", "--", "-D", "warnings"])));
+        steps.run("free-threaded", || {
+            let mut check = own(&["check", "--quiet"]);
+            refuses_free_threads(check.env("PYO3_CONFIG_FILE", package.join("tests/free-threaded.cfg")))
+        });
         steps.run("install", || {
             // What is built here is used here: pip shall not fetch the build tool again.
             let mut command = self.pip();
@@ -154,6 +158,17 @@ impl Environment {
             count_tests(&mut tests, SILENCE, &mut totals)
         });
         (steps, totals)
+    }
+}
+
+/// A build for an interpreter without the interpreter's lock ends with an error that names it. The
+/// interpreter itself is not needed for that.
+fn refuses_free_threads(check: &mut Command) -> TaskResult<()> {
+    let output = check.output().map_err(|e| format!("{}: {e}", shown(check)))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match !output.status.success() && said.contains("does not support the free-threaded build of CPython") {
+        true => Ok(()),
+        false => Err(format!("{}: it is not refused by name: {said}", shown(check)).into()),
     }
 }
 

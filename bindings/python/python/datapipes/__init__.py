@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import atexit as _atexit
 import os
+import sys as _sys
 from collections.abc import Callable, Sequence
+
+# The compiled half is for the stable interface, which a build without the interpreter's lock lacks.
+if "t" in _sys.abiflags:
+    raise ImportError(
+        "datapipes does not support the free-threaded build of CPython (3.13t, 3.14t): "
+        "use the ordinary build"
+    )
 
 from . import _datapipes, checkpoint
 from ._datapipes import Buffer, LogReader, Pending, __version__, parse_size

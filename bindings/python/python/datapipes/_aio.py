@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from weakref import WeakKeyDictionary, ref
 
 from ._datapipes import Notifier, Pending
@@ -55,12 +56,27 @@ class _LoopNotifier:
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopNotifier]] = WeakKeyDictionary()
 
 
+class _Last(threading.local):
+    """The loop of a thread that asked last, which nearly always asks again."""
+
+    found: tuple[ref[asyncio.AbstractEventLoop], ref[_LoopNotifier]] | None = None
+
+
+_last = _Last()
+
+
 def notifier_of(loop: asyncio.AbstractEventLoop) -> _LoopNotifier:
+    last = _last.found
+    if last is not None and last[0]() is loop:
+        notifier = last[1]()
+        if notifier is not None:
+            return notifier
     known = _loops.get(loop)
     found = known() if known is not None else None
     if found is None:
         found = _LoopNotifier(loop)
         _loops[loop] = ref(found)
+    _last.found = (ref(loop), ref(found))
     return found
 
 

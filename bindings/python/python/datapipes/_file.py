@@ -19,14 +19,14 @@ class File(_datapipes.File):
         """Fill ``buffer`` from ``offset`` and return the number of bytes.
 
         A task that is cancelled no longer waits; the transfer goes on and keeps the buffer until
-        it is done. A few bytes that the page cache has are read at once.
+        it is done. Up to 1 MiB that the page cache has is read at once.
         """
         loop = asyncio.get_running_loop()
         notifier = notifier_of(loop)
-        pending = self._start(buffer, offset, notifier.notifier)
-        if pending.done():
-            return pending.result(0)
-        return await notifier.wait(loop, pending)
+        started = self._start(buffer, offset, notifier.notifier)
+        if isinstance(started, int):
+            return started
+        return await notifier.wait(loop, started)
 
     def report(self) -> Report:
         """What was moved by blocking calls, by primitive."""

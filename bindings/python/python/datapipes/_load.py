@@ -1,4 +1,4 @@
-"""Arrays from files: safetensors and .npy.
+"""Arrays from files: safetensors, GGUF and .npy.
 
 Headers are not trusted. Every length, offset, shape and dtype is checked before memory is taken,
 and what does not fit is `Corrupt`.
@@ -183,7 +183,16 @@ def _view(buffer: Buffer, dtype: np.dtype[Any], shape: tuple[int, ...], at: int)
 class Loaded(dict[str, Any]):
     """Arrays (or tensors of torch) by name, and how they were read."""
 
+    metadata: dict[str, Any]
+    """The metadata of a GGUF file; of several, that of the first."""
+    types: dict[str, str]
+    """The types of a GGUF file's tensors, such as "F32" or "Q4_K", by their names."""
     _report: Report
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metadata = {}
+        self.types = {}
 
     def report(self) -> Report:
         """What was moved, by primitive."""
@@ -203,6 +212,28 @@ def _safetensors(path: str, file: File, framework: str) -> dict[str, Any]:
         make = _torch().tensor_of
         return {t.name: make(buffer, t.kind, t.shape, t.begin, t.end - t.begin) for t in tensors}
     return {t.name: _view(buffer, dtype, t.shape, t.begin) for t, dtype in zip(tensors, dtypes, strict=True)}
+
+
+def _gguf(path: str, file: File, framework: str) -> Loaded:
+    metadata, tensors, first = file._gguf(file.size())
+    found = Loaded()
+    found.metadata = metadata
+    found.types = {name: kind for name, kind, *_ in tensors}
+    # Numbers of quantized tensors are known to nobody here: their blocks are bytes.
+    kinds = [kind if kind in _SIZES else "U8" for _, kind, *_ in tensors]
+    if framework == "numpy":
+        dtypes = [_dtype(path, tensor[0], kind) for tensor, kind in zip(tensors, kinds, strict=True)]
+    at = min((begin for _, _, _, begin, _ in tensors), default=0)
+    length = max((end for *_, end in tensors), default=at) - at
+    buffer = file.buffer_for(first + at, length, prefault=False)
+    if file.readinto(buffer, first + at) != length:
+        _corrupt(path, "the file became shorter while it was read")
+    for i, (name, _, shape, begin, end) in enumerate(tensors):
+        if framework == "torch":
+            found[name] = _torch().tensor_of(buffer, kinds[i], tuple(shape), begin - at, end - begin)
+        else:
+            found[name] = _view(buffer, dtypes[i], tuple(shape), begin - at)
+    return found
 
 
 def _torch() -> Any:
@@ -266,9 +297,11 @@ def _load(path: Path, framework: str) -> tuple[Any, dict[str, dict[str, Any]]]:
                 found = _torch().tensor_of_array(found)
         elif name.endswith(".safetensors"):
             found = _safetensors(name, file, framework)
+        elif name.endswith(".gguf"):
+            found = _gguf(name, file, framework)
         else:
             raise InvalidInput(
-                f"load: {name}: the name ends neither in .safetensors nor in .npy", operation="load"
+                f"load: {name}: the name ends neither in .safetensors, .gguf nor .npy", operation="load"
             )
         return found, json.loads(file._report())
 
@@ -281,10 +314,13 @@ def load_npy(path: Path) -> Array:
 
 
 def load_file(path: Path, framework: str = "numpy") -> Loaded:
-    """Read a .safetensors file: a dict of arrays, which stay valid as long as they are referenced.
+    """Read a .safetensors or .gguf file: a dict of arrays, which stay valid as long as they are referenced.
 
     All of its bytes are one transfer into memory that the arrays share and keep. A .npy file gives
     a dict of one array, by the name "array". With ``framework="torch"`` they are tensors of torch.
+
+    A GGUF file also has ``.metadata`` and ``.types``. Its tensors of plain numbers are arrays of these
+    numbers. Quantized ones are arrays of bytes, whose last dimension is a row's blocks.
     """
     return load_files([path], framework)
 
@@ -302,6 +338,9 @@ def load_files(paths: Iterable[Path], framework: str = "numpy") -> Loaded:
             if name in loaded:
                 raise InvalidInput(f"load: {path}: the name {name!r} is in another file as well", operation="load")
         loaded.update(arrays)
+        if isinstance(found, Loaded):
+            loaded.types.update(found.types)
+            loaded.metadata = loaded.metadata or found.metadata
         _add(counters, done)
     loaded._report = moved(f"load {', '.join(names)}", counters)
     return loaded

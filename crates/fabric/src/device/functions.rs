@@ -1,6 +1,7 @@
 //! The functions of transforms.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use datapipes_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
@@ -32,7 +33,7 @@ pub trait Function: Send {
 
 /// Makes a function from its arguments. It runs before the lock-down, and must leave no thread and
 /// no process behind, like a [`MakeBody`].
-pub type MakeFunction = fn(&DeviceArguments) -> Result<Box<dyn Function>>;
+pub type MakeFunction = Arc<dyn Fn(&DeviceArguments) -> Result<Box<dyn Function>> + Send + Sync>;
 
 /// The functions and bodies that devices of this program can run.
 ///
@@ -69,8 +70,11 @@ impl Default for Functions {
 impl Functions {
     /// Adds a function under a name.
     #[must_use]
-    pub fn with(mut self, name: &str, make: MakeFunction) -> Functions {
-        self.functions.insert(name.into(), make);
+    pub fn with<F>(mut self, name: &str, make: F) -> Functions
+    where
+        F: Fn(&DeviceArguments) -> Result<Box<dyn Function>> + Send + Sync + 'static,
+    {
+        self.functions.insert(name.into(), Arc::new(make));
         self
     }
 
