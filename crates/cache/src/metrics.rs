@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::histogram::Latencies;
+use crate::latencies::Latencies;
 use crate::store::StoreState;
 use crate::store::class::{CAPACITIES, SLAB};
 

@@ -1,8 +1,9 @@
 //! What a runtime and its shared resources did.
 
+use datapipes_metrics::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::schedule::{SchedulePolicy, ScheduleStats};
+use super::schedule::{PriorityClass, SchedulePolicy, ScheduleStats};
 
 /// What a runtime did and is doing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,6 +26,20 @@ pub struct RuntimeReport {
     pub first_refusal: Option<String>,
     /// The shared resources, by place.
     pub resources: Vec<ResourceReport>,
+    /// Times of transfers by class, from the call to the end, where they
+    /// [are measured](super::RuntimeOptions::measure_latencies).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<ClassLatencies>,
+}
+
+/// Times of the transfers of one class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ClassLatencies {
+    /// The class.
+    pub class: PriorityClass,
+    /// The times, of failed transfers too.
+    pub times: Histogram,
 }
 
 /// What a resource did, and what it is doing (CIDR'23, section 6, principle 4: visible state).
