@@ -61,12 +61,7 @@ impl Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Label {
-    /// The processor of the machine.
-    Machine,
-    /// The version of the program.
-    Version,
-    /// The product: `runtime`, `sort`, `cache`, `log`, `checkpoint`, `fabric`, `service`, or a
-    /// command of `dpipe`.
+    /// The product whose pipe it is: `pipe` for a program's own, `sort`, ...
     Product,
     /// What transfers compete for: `memory`, `core 3`, `blocking`, `device 259:0`.
     Device,
@@ -98,9 +93,7 @@ pub enum Label {
 
 impl Label {
     /// Every label.
-    pub const ALL: [Label; 16] = [
-        Label::Machine,
-        Label::Version,
+    pub const ALL: [Label; 14] = [
         Label::Product,
         Label::Device,
         Label::Pipe,
@@ -120,8 +113,6 @@ impl Label {
     /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Label::Machine => "machine",
-            Label::Version => "version",
             Label::Product => "product",
             Label::Device => "device",
             Label::Pipe => "pipe",

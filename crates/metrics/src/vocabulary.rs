@@ -23,9 +23,7 @@ macro_rules! measurements {
 }
 
 measurements! {
-    // The machine (datapipes-counters, datapipes-core).
-    MACHINE_INFO = "datapipes_machine_info", Gauge, Count, [Machine, Version],
-        "The processor of the machine and the version of the program; always 1";
+    // The machine (datapipes-counters).
     LLC_REFERENCES = "datapipes_llc_references_total", Counter, Count, [Scope],
         "Accesses to the last-level cache";
     LLC_MISSES = "datapipes_llc_misses_total", Counter, Count, [Scope],
@@ -296,12 +294,4 @@ measurements! {
         "Pipes of a client";
     CLIENT_MAPPED = "datapipes_client_mapped_bytes", Gauge, Bytes, [Client],
         "Bytes of a client's memory that are mapped";
-
-    // A command of dpipe.
-    COMMAND_SUCCESS = "datapipes_command_success", Gauge, Count, [Product],
-        "1 if the last run of the command did what it was asked for";
-    COMMAND_TIME = "datapipes_command_seconds", Gauge, Seconds, [Product],
-        "The time of the last run of the command";
-    COMMAND_END = "datapipes_command_end_timestamp_seconds", Gauge, Seconds, [Product],
-        "When the last run of the command ended, in seconds since 1970";
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
-use datapipes_metrics::Histogram;
+use datapipes_metrics::{Histogram, Label, Sample, vocabulary};
 
 use super::times::BlockTimes;
 use super::{Back, Inlet, Outlet, Returned};
@@ -88,6 +88,18 @@ impl Sender {
     /// [measured](Self::measure_latencies).
     pub fn latencies(&self) -> Option<Histogram> {
         self.times.as_ref().map(|times| times.histogram())
+    }
+
+    /// Returns what it sent as samples; `pipe` is what the caller calls the channel.
+    pub fn samples(&self, pipe: &str) -> Vec<Sample> {
+        let mut samples = vec![
+            Sample::new(&vocabulary::CHANNEL_BLOCKS, self.blocks).label(Label::Direction, "out"),
+            Sample::new(&vocabulary::CHANNEL_BYTES, self.bytes).label(Label::Direction, "out"),
+            Sample::new(&vocabulary::CHANNEL_OUTSTANDING, self.outstanding()),
+            Sample::new(&vocabulary::CHANNEL_CREDITS, self.shape().credits),
+        ];
+        samples.extend(self.latencies().map(|times| Sample::new(&vocabulary::CHANNEL_BLOCK_TIME, times)));
+        samples.into_iter().map(|sample| sample.label(Label::Pipe, pipe)).collect()
     }
 
     /// Waits for a credit. Returns the memory of one block, to be filled and sent. If it is

@@ -1,6 +1,6 @@
 //! Statistics of a log.
 
-use datapipes_metrics::Histogram;
+use datapipes_metrics::{Histogram, Sample, vocabulary};
 use serde::Serialize;
 
 /// A distribution of times in figures, which are at most a sixteenth too high.
@@ -80,4 +80,26 @@ pub struct LogStats {
     /// The distributions of which the figures above are.
     #[serde(skip)]
     pub latencies: LogLatencies,
+}
+
+impl LogStats {
+    /// Returns them as samples. The text of a failure is not among them.
+    pub fn samples(&self) -> Vec<Sample> {
+        let times = &self.latencies;
+        vec![
+            Sample::new(&vocabulary::LOG_RECORDS, self.records),
+            Sample::new(&vocabulary::LOG_PAYLOAD, self.payload_bytes),
+            Sample::new(&vocabulary::LOG_WRITTEN, self.written_bytes),
+            Sample::new(&vocabulary::LOG_BATCHES, self.batches),
+            Sample::new(&vocabulary::LOG_LARGEST_BATCH, self.largest_batch),
+            Sample::new(&vocabulary::LOG_WAITS, self.waits_for_room),
+            Sample::new(&vocabulary::LOG_SEGMENTS, self.segments_begun),
+            Sample::new(&vocabulary::LOG_UNDURABLE, self.next.saturating_sub(self.durable_before)),
+            Sample::new(&vocabulary::LOG_FAILED, self.failed.is_some()),
+            Sample::new(&vocabulary::LOG_APPEND_TIME, times.acknowledged.clone()),
+            Sample::new(&vocabulary::LOG_WRITE_TIME, times.write.clone()),
+            Sample::new(&vocabulary::LOG_SYNC_TIME, times.sync.clone()),
+            Sample::new(&vocabulary::LOG_ROTATION_TIME, times.rotation.clone()),
+        ]
+    }
 }
