@@ -139,7 +139,7 @@ pub struct Measurement {
     pub name: &'static str,
     /// How it changes.
     pub kind: MeasurementKind,
-    /// In what it is counted.
+    /// The unit of its values.
     pub unit: Unit,
     /// The labels that its samples may have.
     pub labels: &'static [Label],

@@ -88,7 +88,7 @@ impl Sample {
         self
     }
 
-    /// What is measured.
+    /// Returns the measurement of which this is a value.
     pub fn measurement(&self) -> &'static Measurement {
         self.measurement
     }

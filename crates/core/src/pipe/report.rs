@@ -68,8 +68,8 @@ impl PipeReport {
         }
     }
 
-    /// Returns what it did as samples, by primitive. They do not name its places, which may be paths
-    /// of somebody: `pipe` is what the caller calls it.
+    /// Returns what it did as samples, by primitive. They do not name its places, which may be
+    /// paths of somebody: `pipe` is what the caller calls it.
     pub fn samples(&self, pipe: &str) -> Vec<Sample> {
         let primitives: Vec<&str> = self.hops.iter().map(|hop| hop.primitive).collect();
         let route = primitives.join(" > ");
