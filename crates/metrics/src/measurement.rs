@@ -137,7 +137,7 @@ impl Label {
 pub struct Measurement {
     /// Its name, as Prometheus' conventions have it.
     pub name: &'static str,
-    /// How it changes.
+    /// Whether it is a sum, a value of the moment, or a distribution.
     pub kind: MeasurementKind,
     /// The unit of its values.
     pub unit: Unit,
