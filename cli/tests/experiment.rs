@@ -127,7 +127,7 @@ fn a_command_is_counted_and_its_end_is_ours() {
     assert_eq!(dpipe(&here, &["counters", "--", "false"]).status.code(), Some(1));
     assert_eq!(dpipe(&here, &["counters", "--", "./no-such-program"]).status.code(), Some(2));
     let text = String::from_utf8(dpipe(&here, &["counters", "--root", ".", "--prometheus"]).stdout).unwrap();
-    assert!(text.contains("# datapipes_disk_read_bytes_total is absent: no block device"), "{text}");
+    assert!(text.contains("# datapipes_disk_read_bytes_total{scope=\"machine\"} is absent: no block device"), "{text}");
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use datapipes_metrics::{Label, Sample, vocabulary};
 use serde::{Deserialize, Serialize};
 
-use crate::histogram::Latencies;
+use crate::latencies::Latencies;
 use crate::store::StoreState;
 use crate::store::class::{CAPACITIES, SLAB};
 
@@ -35,6 +36,25 @@ pub struct ClassMetrics {
     pub moved: u64,
     /// Ghost hits: misses that would have been hits with more memory.
     pub ghost_hits: u64,
+}
+
+impl ClassMetrics {
+    fn samples(&self) -> Vec<Sample> {
+        let reads = |n: u64, outcome| Sample::new(&vocabulary::CACHE_CLASS_READS, n).label(Label::Outcome, outcome);
+        let all = [
+            Sample::new(&vocabulary::CACHE_CLASS_SLABS, self.slabs),
+            Sample::new(&vocabulary::CACHE_CLASS_ITEMS, self.items),
+            reads(self.hits, "hit"),
+            reads(self.misses, "miss"),
+            Sample::new(&vocabulary::CACHE_CLASS_ADMITTED, self.admitted),
+            Sample::new(&vocabulary::CACHE_CLASS_BYPASSED, self.bypassed),
+            Sample::new(&vocabulary::CACHE_CLASS_EVICTED, self.evicted),
+            Sample::new(&vocabulary::CACHE_CLASS_INVALIDATED, self.invalidated),
+            Sample::new(&vocabulary::CACHE_CLASS_MOVED, self.moved),
+            Sample::new(&vocabulary::CACHE_CLASS_GHOSTS, self.ghost_hits),
+        ];
+        all.map(|sample| sample.label(Label::Capacity, self.capacity.to_string())).into()
+    }
 }
 
 /// All counters. Times are in nanoseconds, sizes in bytes.
@@ -112,6 +132,40 @@ impl Metrics {
     /// Bytes of the budget in use for each item.
     pub fn bytes_per_item(&self) -> f64 {
         if self.items == 0 { 0.0 } else { self.memory_bytes as f64 / self.items as f64 }
+    }
+
+    /// Returns them as samples.
+    pub fn samples(&self) -> Vec<Sample> {
+        let reads = |n: u64, outcome| Sample::new(&vocabulary::CACHE_READS, n).label(Label::Outcome, outcome);
+        let changes = |n: u64, origin| Sample::new(&vocabulary::CACHE_CHANGES, n).label(Label::Origin, origin);
+        let mut samples = vec![
+            reads(self.hits, "hit"),
+            reads(self.misses, "miss"),
+            Sample::new(&vocabulary::CACHE_ASKED, self.asked_bytes),
+            Sample::new(&vocabulary::CACHE_DEVICE_BYTES, self.device_bytes),
+            Sample::new(&vocabulary::CACHE_DEVICE_READS, self.device_reads),
+            Sample::new(&vocabulary::CACHE_JOINED, self.joined),
+            Sample::new(&vocabulary::CACHE_REPEATED, self.repeated),
+            Sample::new(&vocabulary::CACHE_FAILED, self.failed),
+            changes(self.changes, "inside"),
+            changes(self.changes_outside, "outside"),
+            Sample::new(&vocabulary::CACHE_UNCERTAIN, self.uncertain),
+            Sample::new(&vocabulary::CACHE_BUDGET, self.budget),
+            Sample::new(&vocabulary::CACHE_MEMORY, self.memory_bytes),
+            Sample::new(&vocabulary::CACHE_TABLES, self.table_bytes),
+            Sample::new(&vocabulary::CACHE_ITEMS, self.items),
+            Sample::new(&vocabulary::CACHE_ITEM_BYTES, self.item_bytes),
+            Sample::new(&vocabulary::CACHE_UNDER_WAY, self.under_way),
+            Sample::new(&vocabulary::CACHE_REASSIGNED, self.reassigned),
+        ];
+        for (n, path) in self.by_path.into_iter().zip(["bytes", "sectors", "blocks"]) {
+            samples.push(Sample::new(&vocabulary::CACHE_PATHS, n).label(Label::Path, path));
+        }
+        for (outcome, of) in self.latencies.iter().flat_map(|l| [("hit", &l.hits), ("miss", &l.misses)]) {
+            samples.push(Sample::new(&vocabulary::CACHE_READ_TIME, of.clone()).label(Label::Outcome, outcome));
+        }
+        samples.extend(self.classes.iter().flat_map(ClassMetrics::samples));
+        samples
     }
 
     /// Adds the counters of the store.

@@ -6,7 +6,9 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use datapipes_metrics::{Label, Sample, SampleValue, vocabulary};
 use rustix::net::SendFlags;
 use serde::{Deserialize, Serialize};
 
@@ -563,6 +565,31 @@ crate::setters! {
 }
 
 impl Counters {
+    /// Returns them as samples with these labels, of which the measurements of a pipe have
+    /// `product`, `pipe`, `route` and `primitive`.
+    pub fn samples(&self, labels: &[(Label, &str)]) -> Vec<Sample> {
+        let of = |measurement, value: SampleValue| {
+            labels.iter().fold(Sample::new(measurement, value), |sample, (label, value)| sample.label(*label, *value))
+        };
+        let transfers = |n: u64, outcome| of(&vocabulary::PIPE_TRANSFERS, n.into()).label(Label::Outcome, outcome);
+        vec![
+            of(&vocabulary::PIPE_BYTES, self.bytes.into()),
+            transfers(self.transfers, "completed"),
+            transfers(self.failed, "failed"),
+            of(&vocabulary::PIPE_REQUESTS, self.requests.into()),
+            of(&vocabulary::PIPE_SYSTEM_CALLS, self.system_calls.into()),
+            of(&vocabulary::PIPE_DIRECT, self.direct_bytes.into()),
+            of(&vocabulary::PIPE_CACHED, self.cached_bytes.into()),
+            of(&vocabulary::PIPE_BOUNCED, self.bounced_bytes.into()),
+            of(&vocabulary::PIPE_CORE_FINISHED, self.core_finished_bytes.into()),
+            of(&vocabulary::PIPE_RETRIES, self.retries.saturating_add(self.short_finished).into()),
+            of(&vocabulary::PIPE_REFUSED, self.direct_refused.saturating_add(self.queue_refused).into()),
+            of(&vocabulary::PIPE_DEVICES_LOST, self.devices_lost.into()),
+            of(&vocabulary::PIPE_BUSY, Duration::from_nanos(self.busy_ns).into()),
+            of(&vocabulary::PIPE_MOST_OUTSTANDING, self.max_outstanding.into()),
+        ]
+    }
+
     /// Adds another mover's counters to these.
     pub fn add(&mut self, other: &Counters) {
         self.transfers += other.transfers;

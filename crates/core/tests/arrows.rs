@@ -126,6 +126,8 @@ enum Role {
     Models,
     /// What knows nothing of pipes: drawings, counters.
     Alone,
+    /// The names and units of what is measured, which everything may use.
+    Vocabulary,
     /// The machine's settings.
     Knobs,
     /// The command line and the tasks, which may depend on all crates.
@@ -145,6 +147,7 @@ fn role(package: &str) -> Role {
         "datapipes-data" => Role::Data,
         "datapipes-models" => Role::Models,
         "datapipes-picture" | "datapipes-counters" => Role::Alone,
+        "datapipes-metrics" => Role::Vocabulary,
         "datapipes-knobs" => Role::Knobs,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
         other => panic!("give `{other}` its role in crates/core/tests/arrows.rs"),
@@ -153,6 +156,8 @@ fn role(package: &str) -> Role {
 
 fn may(from: Role, to: Role) -> bool {
     match from {
+        Role::Vocabulary => false,
+        _ if to == Role::Vocabulary => true,
         Role::Core | Role::Alone => false,
         Role::Backend | Role::Product | Role::Testkit | Role::Data | Role::Knobs => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),

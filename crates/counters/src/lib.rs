@@ -7,7 +7,8 @@
 //! reason, and is never 0.
 //!
 //! ```
-//! use datapipes_counters::{CounterSet, prometheus};
+//! use datapipes_counters::CounterSet;
+//! use datapipes_metrics::{Sample, prometheus};
 //! let counters = CounterSet::open();
 //! let bytes = vec![1u8; 1 << 20];
 //! for reading in counters.read() {
@@ -16,7 +17,8 @@
 //!         (None, why) => println!("{} is absent: {}", reading.name, why.as_deref().unwrap_or("")),
 //!     }
 //! }
-//! println!("{}", prometheus(&counters.read()));
+//! let samples: Vec<Sample> = counters.read().iter().map(|reading| reading.sample()).collect();
+//! println!("{}", prometheus(&samples));
 //! # drop(bytes);
 //! ```
 //!
@@ -27,9 +29,7 @@
 mod files;
 mod perf;
 mod set;
-mod shown;
 mod tree;
 mod uncore;
 
 pub use set::{CounterReading, CounterScope, CounterSet, difference};
-pub use shown::prometheus;

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use datapipes_metrics::{Label, Measurement, MeasurementKind, Sample, SampleValue, Unit, vocabulary};
 use serde::Serialize;
 
 use crate::files;
@@ -41,12 +43,48 @@ pub struct CounterReading {
     pub source: String,
     /// The part of the time in which the processor counted; the value is scaled up from it.
     pub counted_part: Option<f64>,
+    /// What it is in the vocabulary of measurements.
+    #[serde(skip)]
+    pub measurement: &'static Measurement,
 }
 
+impl CounterReading {
+    /// Returns it as a sample.
+    pub fn sample(&self) -> Sample {
+        let scope = match self.scope {
+            CounterScope::Thread => "thread",
+            CounterScope::Machine => "machine",
+        };
+        let value = match (self.value, &self.absent) {
+            (Some(ns), _) if self.measurement.unit == Unit::Seconds => Duration::from_nanos(ns).into(),
+            (Some(value), _) => value.into(),
+            (None, why) => SampleValue::Absent(why.clone().unwrap_or_else(|| "unknown".into())),
+        };
+        Sample::new(self.measurement, value).label(Label::Scope, scope)
+    }
+}
+
+/// The short name of a counter, and what it measures.
+#[derive(Clone, Copy)]
 struct About {
     name: &'static str,
-    what: &'static str,
-    unit: &'static str,
+    measurement: &'static Measurement,
+}
+
+impl About {
+    fn is_gauge(self) -> bool {
+        self.measurement.kind == MeasurementKind::Gauge
+    }
+
+    /// The unit of values as the kernel counts them.
+    fn unit(self) -> &'static str {
+        match self.measurement.unit {
+            Unit::Bytes => "bytes",
+            Unit::Pages => "pages",
+            Unit::Seconds => "ns",
+            _ => "events",
+        }
+    }
 }
 
 const HARDWARE: u32 = 0;
@@ -54,102 +92,72 @@ const SOFTWARE: u32 = 1;
 const TRACEPOINT: u32 = 2;
 const HARDWARE_CACHE: u32 = 3;
 
-const fn event(
-    name: &'static str,
-    what: &'static str,
-    unit: &'static str,
-    kind: u32,
-    config: u64,
-) -> (About, EventCode) {
-    (About { name, what, unit }, EventCode { kind, config: [config, 0, 0] })
+const fn event(name: &'static str, measurement: &'static Measurement, kind: u32, config: u64) -> (About, EventCode) {
+    (About { name, measurement }, EventCode { kind, config: [config, 0, 0] })
 }
 
 /// Events of a thread (include/uapi/linux/perf_event.h).
-const OF_THREAD: [(About, EventCode); 8] = [
-    event("llc_references", "Accesses to the last-level cache", "events", HARDWARE, 2),
-    event("llc_misses", "Accesses that missed the last-level cache", "events", HARDWARE, 3),
+static OF_THREAD: [(About, EventCode); 8] = [
+    event("llc_references", &vocabulary::LLC_REFERENCES, HARDWARE, 2),
+    event("llc_misses", &vocabulary::LLC_MISSES, HARDWARE, 3),
     // The last-level cache (2), reads (0 << 8), misses (1 << 16).
-    event("llc_read_misses", "Loads that missed the last-level cache", "events", HARDWARE_CACHE, 2 | 1 << 16),
-    event("instructions", "Instructions that were completed", "events", HARDWARE, 1),
-    event("cycles", "Cycles of the cores", "events", HARDWARE, 0),
-    event("cpu_time", "Time on a core", "ns", SOFTWARE, 1),
-    event("page_faults", "Page faults", "events", SOFTWARE, 2),
-    event("context_switches", "Changes from one thread to another", "events", SOFTWARE, 3),
+    event("llc_read_misses", &vocabulary::LLC_READ_MISSES, HARDWARE_CACHE, 2 | 1 << 16),
+    event("instructions", &vocabulary::INSTRUCTIONS, HARDWARE, 1),
+    event("cycles", &vocabulary::CYCLES, HARDWARE, 0),
+    event("cpu_time", &vocabulary::CPU_TIME, SOFTWARE, 1),
+    event("page_faults", &vocabulary::PAGE_FAULTS, SOFTWARE, 2),
+    event("context_switches", &vocabulary::CONTEXT_SWITCHES, SOFTWARE, 3),
 ];
 
-const SYSTEM_CALLS: About = About { name: "system_calls", what: "Calls of the kernel", unit: "events" };
+static SYSTEM_CALLS: About = About { name: "system_calls", measurement: &vocabulary::SYSTEM_CALLS };
 const SYSTEM_CALL_ID: [&str; 2] = [
     "sys/kernel/tracing/events/raw_syscalls/sys_enter/id",
     "sys/kernel/debug/tracing/events/raw_syscalls/sys_enter/id",
 ];
 
-const MEMORY: [(About, &[&str]); 2] = [
+static MEMORY: [(About, &[&str]); 2] = [
     (
-        About { name: "memory_read", what: "Bytes that memory controllers read", unit: "bytes" },
+        About { name: "memory_read", measurement: &vocabulary::MEMORY_READ },
         &["cas_count_read", "data_read", "data_reads"],
     ),
     (
-        About { name: "memory_written", what: "Bytes that memory controllers wrote", unit: "bytes" },
+        About { name: "memory_written", measurement: &vocabulary::MEMORY_WRITTEN },
         &["cas_count_write", "data_write", "data_writes"],
     ),
 ];
 
-const PCIE: About = About { name: "pcie_bytes", what: "Bytes of devices over PCI Express", unit: "bytes" };
+static PCIE: About = About { name: "pcie_bytes", measurement: &vocabulary::PCIE };
 
-/// A file's counter: where it lives, how it is read, whether it is a gauge.
+/// A file's counter: where it lives, how it is read.
 struct FileCounter {
     about: About,
     source: &'static str,
     read: fn(&Path) -> files::Sum,
-    is_gauge: bool,
 }
 
 const fn file(
-    (name, what, unit): (&'static str, &'static str, &'static str),
+    name: &'static str,
+    measurement: &'static Measurement,
     source: &'static str,
     read: fn(&Path) -> files::Sum,
-    is_gauge: bool,
 ) -> FileCounter {
-    FileCounter { about: About { name, what, unit }, source, read, is_gauge }
+    FileCounter { about: About { name, measurement }, source, read }
 }
 
 const RESCTRL: &str = "/sys/fs/resctrl/mon_data";
 const NUMA: &str = "/sys/devices/system/node/node*/numastat";
 const DISKS: &str = "/sys/block/*/stat";
 
-const OF_FILES: [FileCounter; 7] = [
-    file(
-        ("llc_occupancy", "Bytes of the last-level caches that threads without a group of their own hold", "bytes"),
-        RESCTRL,
-        |root| files::resctrl(root, "llc_occupancy"),
-        true,
-    ),
-    file(
-        ("memory_bandwidth", "Bytes between caches and memory for threads without a group of their own", "bytes"),
-        RESCTRL,
-        |root| files::resctrl(root, "mbm_total_bytes"),
-        false,
-    ),
-    file(
-        ("memory_bandwidth_local", "The same, to the memory of the own node", "bytes"),
-        RESCTRL,
-        |root| files::resctrl(root, "mbm_local_bytes"),
-        false,
-    ),
-    file(
-        ("numa_misses", "Pages that were allocated on a node because the wanted one was full", "pages"),
-        NUMA,
-        |root| files::numa(root, "numa_miss"),
-        false,
-    ),
-    file(
-        ("numa_remote", "Pages of a node that threads of another one allocated", "pages"),
-        NUMA,
-        |root| files::numa(root, "other_node"),
-        false,
-    ),
-    file(("disk_read", "Bytes that disks read", "bytes"), DISKS, |root| files::disks(root, 2), false),
-    file(("disk_written", "Bytes that disks wrote", "bytes"), DISKS, |root| files::disks(root, 6), false),
+static OF_FILES: [FileCounter; 7] = [
+    file("llc_occupancy", &vocabulary::LLC_OCCUPANCY, RESCTRL, |root| files::resctrl(root, "llc_occupancy")),
+    file("memory_bandwidth", &vocabulary::MEMORY_BANDWIDTH, RESCTRL, |root| files::resctrl(root, "mbm_total_bytes")),
+    file("memory_bandwidth_local", &vocabulary::MEMORY_BANDWIDTH_LOCAL, RESCTRL, |root| {
+        files::resctrl(root, "mbm_local_bytes")
+    }),
+    file("numa_misses", &vocabulary::NUMA_MISSES, NUMA, |root| files::numa(root, "numa_miss")),
+    file("numa_remote", &vocabulary::NUMA_REMOTE, NUMA, |root| files::numa(root, "other_node")),
+    file("disk_read", &vocabulary::DISK_READ, DISKS, |root| files::disks(root, 2)),
+    file("disk_written", &vocabulary::DISK_WRITTEN, DISKS, |root| files::disks(root, 6)),
 ];
 
 /// Where values of a counter come from.
@@ -168,7 +176,6 @@ enum Source {
 struct Counter {
     about: About,
     scope: CounterScope,
-    is_gauge: bool,
     lives_at: String,
     source: Source,
 }
@@ -203,7 +210,7 @@ impl CounterSet {
         let mut of_machine: Vec<Counter> =
             MEMORY.into_iter().map(|(about, names)| memory(&root, about, names)).collect();
         of_machine.push(pcie(&root));
-        of_machine.extend(OF_FILES.into_iter().map(|counter| of_file(&root, counter)));
+        of_machine.extend(OF_FILES.iter().map(|counter| of_file(&root, counter)));
         let mut counters = vec![system_calls(&root)];
         counters.extend(OF_THREAD.into_iter().map(|(about, code)| of_thread(&root, about, code)));
         counters.extend(of_machine);
@@ -219,14 +226,15 @@ impl CounterSet {
     fn reading(&self, counter: &Counter) -> CounterReading {
         let mut reading = CounterReading {
             name: counter.about.name,
-            what: counter.about.what,
-            unit: counter.about.unit,
+            what: counter.about.measurement.help,
+            unit: counter.about.unit(),
             scope: counter.scope,
-            is_gauge: counter.is_gauge,
+            is_gauge: counter.about.is_gauge(),
             value: None,
             absent: None,
             source: counter.lives_at.clone(),
             counted_part: None,
+            measurement: counter.about.measurement,
         };
         let value = match &counter.source {
             Source::Perf(event) => {
@@ -284,7 +292,7 @@ fn of_thread(root: &Path, about: About, code: EventCode) -> Counter {
         Err(error) => Source::Absent(refusal(root, &error)),
     };
     let lives_at = "perf_event_open(2)".to_owned();
-    Counter { about, scope: CounterScope::Thread, is_gauge: false, lives_at, source }
+    Counter { about, scope: CounterScope::Thread, lives_at, source }
 }
 
 fn system_calls(root: &Path) -> Counter {
@@ -302,14 +310,14 @@ fn system_calls(root: &Path) -> Counter {
     }
 }
 
-fn of_file(root: &Path, counter: FileCounter) -> Counter {
-    let FileCounter { about, source, read, is_gauge } = counter;
+fn of_file(root: &Path, counter: &FileCounter) -> Counter {
+    let FileCounter { about, source, read } = *counter;
     let lives_at = source.to_owned();
     let source = match read(root) {
-        Ok(now) => Source::File { read, before: if is_gauge { 0 } else { now } },
+        Ok(now) => Source::File { read, before: if about.is_gauge() { 0 } else { now } },
         Err(why) => Source::Absent(why),
     };
-    Counter { about, scope: CounterScope::Machine, is_gauge, lives_at, source }
+    Counter { about, scope: CounterScope::Machine, lives_at, source }
 }
 
 fn memory(root: &Path, about: About, names: &[&str]) -> Counter {
@@ -331,7 +339,7 @@ fn memory(root: &Path, about: About, names: &[&str]) -> Counter {
         Ok(events) => Source::Uncore(events),
         Err(error) => Source::Absent(refusal(root, &error)),
     };
-    Counter { about, scope: CounterScope::Machine, is_gauge: false, lives_at, source }
+    Counter { about, scope: CounterScope::Machine, lives_at, source }
 }
 
 /// The kernel has the units of some processors, and names no events of them.
@@ -345,7 +353,7 @@ fn pcie(root: &Path) -> Counter {
 }
 
 fn absent(about: About, scope: CounterScope, lives_at: String, why: String) -> Counter {
-    Counter { about, scope, is_gauge: false, lives_at, source: Source::Absent(why) }
+    Counter { about, scope, lives_at, source: Source::Absent(why) }
 }
 
 const PARANOID: &str = "proc/sys/kernel/perf_event_paranoid";

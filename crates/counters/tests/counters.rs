@@ -3,11 +3,17 @@
 
 use std::path::Path;
 
-use datapipes_counters::{CounterReading, CounterScope, CounterSet, difference, prometheus};
+use datapipes_counters::{CounterReading, CounterScope, CounterSet, difference};
+use datapipes_metrics::{Sample, prometheus, vocabulary};
 use datapipes_testkit::TempFolder;
 
 fn of<'a>(all: &'a [CounterReading], name: &str) -> &'a CounterReading {
     all.iter().find(|reading| reading.name == name).unwrap()
+}
+
+fn text(readings: &[CounterReading]) -> String {
+    let samples: Vec<Sample> = readings.iter().map(CounterReading::sample).collect();
+    prometheus(&samples)
 }
 
 fn put(root: &Path, name: &str, text: &str) {
@@ -100,9 +106,9 @@ fn what_is_absent_is_named_with_its_reason() {
         let reading = of(&all, name);
         assert!(reading.value.is_none() && reading.absent.as_ref().unwrap().contains(reason), "{reading:?}");
     }
-    let text = prometheus(&all);
-    assert!(text.contains("# datapipes_disk_read_bytes_total is absent: no block device"), "{text}");
-    assert!(!text.contains("datapipes_disk_read_bytes_total{"));
+    let text = text(&all);
+    assert!(text.contains("# datapipes_disk_read_bytes_total{scope=\"machine\"} is absent: no block device"), "{text}");
+    assert!(!text.contains("\ndatapipes_disk_read_bytes_total{"));
     // Units without named events.
     put(folder.at(), "sys/bus/event_source/devices/uncore_iio_0/type", "40");
     put(folder.at(), "sys/bus/event_source/devices/uncore_imc_0/type", "41");
@@ -137,8 +143,8 @@ fn an_event_of_a_memory_controller_is_asked_of_the_kernel() {
 }
 
 #[test]
-fn prometheus_text_has_a_kind_for_each_value() {
-    let reading = CounterReading {
+fn a_reading_is_a_sample_in_the_units_of_the_vocabulary() {
+    let mut reading = CounterReading {
         name: "llc_occupancy",
         what: "Bytes",
         unit: "bytes",
@@ -148,10 +154,12 @@ fn prometheus_text_has_a_kind_for_each_value() {
         absent: None,
         source: "a file".into(),
         counted_part: None,
+        measurement: &vocabulary::LLC_OCCUPANCY,
     };
-    assert_eq!(
-        prometheus(&[reading]),
-        "# HELP datapipes_llc_occupancy_bytes Bytes\n# TYPE datapipes_llc_occupancy_bytes gauge\n\
-         datapipes_llc_occupancy_bytes{scope=\"machine\"} 7\n"
-    );
+    let shown = text(std::slice::from_ref(&reading));
+    assert!(shown.ends_with("gauge\ndatapipes_llc_occupancy_bytes{scope=\"machine\"} 7\n"), "{shown}");
+    // The kernel counts nanoseconds.
+    reading.measurement = &vocabulary::CPU_TIME;
+    reading.value = Some(1_500_000_000);
+    assert!(text(&[reading]).ends_with("datapipes_cpu_time_seconds_total{scope=\"machine\"} 1.5\n"));
 }

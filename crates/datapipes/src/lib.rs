@@ -56,6 +56,9 @@ pub use datapipes_core::{
 #[doc(hidden)] // For the command line.
 pub use datapipes_core::control_group;
 
+/// Names, units and samples of what is measured.
+pub use datapipes_metrics as metrics;
+
 /// Reads of a few bytes from files larger than memory, through a cache of bytes (*Pipette*,
 /// DAC'22).
 #[cfg(feature = "cache")]

@@ -348,6 +348,34 @@ fn an_idle_runtime_uses_no_processor_time() {
 }
 
 #[test]
+fn times_of_transfers_are_measured_by_class_where_that_is_asked_for() {
+    const MIB: u64 = 1 << 20;
+    let machine = datapipes::discover();
+    let (source, target) = (Dram::allocate(8 << 20).unwrap(), Dram::allocate(8 << 20).unwrap());
+    let moved = |runtime: &Runtime| {
+        let urgent = ConnectOptions::default().service(ServiceLevel::of(PriorityClass::Latency));
+        let urgent = runtime.connect_with(&source, &target, &urgent).unwrap();
+        let normal = runtime.connect(&source, &target).unwrap();
+        for _ in 0..100 {
+            urgent.transfer(Span { source: 0, target: 0, len: 64 }).unwrap().wait().unwrap();
+        }
+        let long = (0..8).map(|i| Span { source: i * MIB, target: i * MIB, len: MIB });
+        normal.transfer_all(long).unwrap().wait().unwrap();
+        // Nothing is started, so nothing is timed.
+        normal.transfer(Span { source: 0, target: 0, len: 9 * MIB }).unwrap_err();
+        runtime.report().latencies
+    };
+    let quiet = RuntimeOptions::new(&machine).measure_latencies(false);
+    assert!(moved(&Runtime::start_with(&machine, quiet).unwrap()).is_empty());
+    let measured = RuntimeOptions::new(&machine).measure_latencies(true);
+    let latencies = moved(&Runtime::start_with(&machine, measured).unwrap());
+    let counts: Vec<_> = latencies.iter().map(|of| (of.class, of.times.count())).collect();
+    assert_eq!(counts, [(PriorityClass::Latency, 100), (PriorityClass::Normal, 8), (PriorityClass::Bulk, 0)]);
+    // A copy of a mebibyte takes more than 10 us anywhere.
+    assert!(latencies[1].times.percentile_ns(0.0) > 10_000, "{latencies:?}");
+}
+
+#[test]
 fn promises_are_checked_at_connect_and_classes_are_named() {
     let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();

@@ -1,6 +1,7 @@
 //! The status that a service reports.
 
 use datapipes_core::runtime::RuntimeReport;
+use datapipes_metrics::{Label, Sample, vocabulary};
 use serde::{Deserialize, Serialize};
 
 use crate::server::ServiceLimits;
@@ -45,4 +46,27 @@ pub struct ClientStatus {
     pub pipes: u64,
     /// Bytes of its memory that are mapped.
     pub mapped_bytes: u64,
+}
+
+impl ServiceStatus {
+    /// Returns it as samples, with those of its runtime. Names that clients gave, their users and
+    /// processes are not among them.
+    pub fn samples(&self) -> Vec<Sample> {
+        let mut samples = vec![
+            Sample::new(&vocabulary::SERVICE_UP, self.up_s as f64),
+            Sample::new(&vocabulary::SERVICE_DESCRIPTORS, self.descriptors),
+            Sample::new(&vocabulary::SERVICE_MAPPED, self.mapped_bytes),
+            Sample::new(&vocabulary::SERVICE_MAPPED_LIMIT, self.limits.all_mapped_bytes),
+            Sample::new(&vocabulary::SERVICE_TURNED_AWAY, self.turned_away),
+            Sample::new(&vocabulary::SERVICE_CLIENTS, self.connected),
+            Sample::new(&vocabulary::SERVICE_CLIENT_LIMIT, self.limits.clients),
+        ];
+        for client in &self.clients {
+            let of = |measurement, n: u64| Sample::new(measurement, n).label(Label::Client, client.number.to_string());
+            samples.push(of(&vocabulary::CLIENT_PIPES, client.pipes));
+            samples.push(of(&vocabulary::CLIENT_MAPPED, client.mapped_bytes));
+        }
+        samples.extend(self.runtime.samples());
+        samples
+    }
 }

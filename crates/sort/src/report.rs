@@ -4,6 +4,7 @@ use std::fmt;
 
 use datapipes_core::locks::Mutex;
 use datapipes_core::{Counters, Pipe, PlaceUse, StagePlace};
+use datapipes_metrics::{Label, Sample, vocabulary};
 use serde::Serialize;
 
 /// The purpose of a movement.
@@ -18,6 +19,17 @@ pub enum MovementRole {
     Merge,
     /// Bytes written from memory to the output.
     Output,
+}
+
+impl MovementRole {
+    const fn name(self) -> &'static str {
+        match self {
+            MovementRole::Input => "input",
+            MovementRole::Spill => "spill",
+            MovementRole::Merge => "merge",
+            MovementRole::Output => "output",
+        }
+    }
 }
 
 /// The movements of one role by one primitive.
@@ -169,6 +181,43 @@ pub struct SortReport {
     pub spill_left_bytes: u64,
     /// The whole time, in seconds.
     pub seconds: f64,
+}
+
+impl SortReport {
+    /// Returns it as samples. The movements are pipes of the product `sort`, by role and primitive;
+    /// places, which are paths of the user, are not named.
+    pub fn samples(&self) -> Vec<Sample> {
+        let of = |measurement, n: u64, way| Sample::new(measurement, n).label(Label::Direction, way);
+        let mut samples = vec![
+            of(&vocabulary::SORT_RECORDS, self.records, "in"),
+            of(&vocabulary::SORT_RECORDS, self.records_out, "out"),
+            of(&vocabulary::SORT_BYTES, self.bytes, "in"),
+            of(&vocabulary::SORT_BYTES, self.bytes_out, "out"),
+            Sample::new(&vocabulary::SORT_TIME, self.seconds),
+            Sample::new(&vocabulary::SORT_RUNS, self.runs),
+            Sample::new(&vocabulary::SORT_PASSES, self.merge_passes),
+            Sample::new(&vocabulary::SORT_MEMORY, self.memory_bytes),
+            Sample::new(&vocabulary::SORT_THREADS, self.threads),
+            Sample::new(&vocabulary::SORT_SPILLED, self.spill.iter().map(|place| place.bytes).sum::<u64>()),
+        ];
+        samples.extend(
+            self.phases
+                .iter()
+                .map(|phase| Sample::new(&vocabulary::SORT_PHASES, phase.seconds).label(Label::Phase, phase.name)),
+        );
+        // Movements differ by their places, too: what has the same labels is one.
+        let mut moved: Vec<(MovementRole, &str, Counters)> = Vec::new();
+        for m in &self.movements {
+            match moved.iter_mut().find(|(role, primitive, _)| (*role, *primitive) == (m.role, &m.primitive)) {
+                Some((.., counters)) => counters.add(&m.counters),
+                None => moved.push((m.role, &m.primitive, m.counters.clone())),
+            }
+        }
+        samples.extend(moved.iter().flat_map(|(role, primitive, counters)| {
+            counters.samples(&[(Label::Product, "sort"), (Label::Pipe, role.name()), (Label::Primitive, primitive)])
+        }));
+        samples
+    }
 }
 
 /// The compression of runs.

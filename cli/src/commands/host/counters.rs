@@ -8,7 +8,8 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use datapipes::{Error, Result, threads};
-use datapipes_counters::{CounterReading, CounterScope, CounterSet, prometheus};
+use datapipes_counters::{CounterReading, CounterScope, CounterSet};
+use datapipes_metrics::{Sample, prometheus};
 use serde::Serialize;
 
 use crate::arguments::ending::Ending;
@@ -69,7 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     };
     let shown = Shown { counters };
     if args.prometheus {
-        print(&prometheus(&shown.counters))?;
+        let samples: Vec<Sample> = shown.counters.iter().map(CounterReading::sample).collect();
+        print(&prometheus(&samples))?;
     } else if args.json {
         print_json(&shown)?;
     } else {

@@ -17,7 +17,7 @@ use crate::coherence::writes::Writes;
 use crate::config::FileOptions;
 use crate::device::engine::ReadEngine;
 use crate::device::lanes::FileEngine;
-use crate::histogram::{Latencies, Measuring};
+use crate::latencies::{Latencies, Measuring};
 use crate::metrics::{Metrics, Tally};
 use crate::miss::dispatcher::{Dispatcher, Path};
 use crate::miss::info::InfoArea;

@@ -23,6 +23,7 @@ mod coordinator;
 mod executor;
 mod handle;
 mod inbox;
+mod latencies;
 mod options;
 mod pipe;
 mod report;
@@ -38,7 +39,7 @@ pub use handle::{Cancelled, Handle, Handles};
 pub(crate) use inbox::Inbox;
 pub use options::{ConnectOptions, RuntimeOptions};
 pub use pipe::{RefusedTransfer, RuntimePipe};
-pub use report::{ResourceReport, RuntimeReport};
+pub use report::{ClassLatencies, ResourceReport, RuntimeReport};
 pub use schedule::{ClassStats, FlowStats, PriorityClass, SchedulePolicy, ScheduleStats, Served, ServiceLevel};
 
 use crate::backend::{Constraints, check_count};
@@ -214,6 +215,7 @@ impl Runtime {
             threads_refused,
             first_refusal,
             resources,
+            latencies: self.state.latencies.as_ref().map_or_else(Vec::new, |latencies| latencies.read()),
         }
     }
 }

@@ -26,6 +26,10 @@ pub struct RuntimeOptions {
     pub memory: SchedulePolicy,
     /// How a device is shared.
     pub device: SchedulePolicy,
+    /// Whether the times of transfers are measured, for
+    /// [`RuntimeReport::latencies`](super::RuntimeReport::latencies). A short copy then costs two
+    /// looks at the clock more.
+    pub measure_latencies: bool,
 }
 
 crate::setters! {
@@ -37,14 +41,19 @@ crate::setters! {
         max_inline_bytes: u64,
         memory: SchedulePolicy,
         device: SchedulePolicy,
+        measure_latencies: bool,
     }
 }
+
+/// The variable that has all runtimes measure the times of transfers, if it is `1`.
+const MEASURE_LATENCIES: &str = "DATAPIPES_LATENCIES";
 
 impl RuntimeOptions {
     /// The most threads of one kind that a runtime starts, whatever it was asked for.
     pub const MAX_THREADS: usize = 256;
 
-    /// What serves a machine.
+    /// What serves a machine. Times of transfers are measured where the variable
+    /// `DATAPIPES_LATENCIES` is `1`.
     pub fn new(machine: &Machine) -> RuntimeOptions {
         let cores = machine.topology().usable_cores().count();
         // One core saturates a good part of the memory's bandwidth; a second pays on machines with
@@ -58,6 +67,7 @@ impl RuntimeOptions {
             max_inline_bytes: 64 << 10,
             memory: SchedulePolicy::for_memory(),
             device: SchedulePolicy::for_device(),
+            measure_latencies: std::env::var_os(MEASURE_LATENCIES).is_some_and(|value| value == "1"),
         }
     }
 

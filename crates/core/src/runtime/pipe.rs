@@ -91,6 +91,7 @@ impl RuntimePipe {
             queue: options.queue.unwrap_or(runtime.options.queue),
             counts: runtime.counts.clone(),
             next_request: runtime.next_request.clone(),
+            times: runtime.latencies.as_ref().map(|latencies| latencies.of(service.class)),
         });
         Ok(RuntimePipe { state: Arc::new(state), resource, runtime, at_once, counts_panics, service })
     }
@@ -191,12 +192,14 @@ impl RuntimePipe {
         if self.runtime.closed.load(Ordering::Relaxed) {
             self.runtime.check_open()?;
         }
+        let since = self.state.time_of_start();
         match inline.transfer(span.span()) {
             // Nothing was moved: as for the others, the caller hears of it at once, and it does not
             // count.
             Err(e) if matches!(e.kind(), ErrorKind::OutOfRange | ErrorKind::Busy | ErrorKind::InvalidInput) => Err(e),
             result => {
                 self.runtime.counts.at_once(result.is_ok());
+                self.state.record_since(since);
                 Ok(Handle::finished(result, self.counts_panics))
             }
         }

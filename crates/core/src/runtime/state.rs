@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::coordinator::Coordinator;
 use super::coordinator::event_source::AttendedResource;
+use super::latencies::ClassRecorders;
 use super::options::RuntimeOptions;
 use super::resource::shared_resource::SharedResource;
 use super::resource::worker_pool::WorkerThreads;
@@ -30,6 +31,8 @@ pub(super) struct RuntimeState {
     /// The next number for a transfer.
     pub(super) next_request: Arc<AtomicU64>,
     pub(super) closed: AtomicBool,
+    /// Times of transfers, where they are measured.
+    pub(super) latencies: Option<ClassRecorders>,
 }
 
 /// What transfers compete for.
@@ -44,6 +47,7 @@ enum ResourceKey {
 impl RuntimeState {
     pub(super) fn new(machine: Machine, options: RuntimeOptions, coordinator: Arc<Coordinator>) -> RuntimeState {
         RuntimeState {
+            latencies: options.measure_latencies.then(ClassRecorders::default),
             machine,
             options,
             coordinator,

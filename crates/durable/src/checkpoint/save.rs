@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use datapipes_core::{AtomicFile, Dram, Error, ErrorKind, FileMode, Lease, Machine, Result, Span};
+use datapipes_metrics::{Label, Sample, vocabulary};
 use serde::Serialize;
 
 use super::manifest::{BLOCK, CHUNK, CheckpointRegion, Manifest};
@@ -45,6 +46,21 @@ pub struct SavedCheckpoint {
     pub checksum_seconds: f64,
     /// The numbers of the checkpoints that were removed.
     pub removed: Vec<u64>,
+}
+
+impl SavedCheckpoint {
+    /// Returns it as samples.
+    pub fn samples(&self) -> Vec<Sample> {
+        let phase = |seconds: f64, name| Sample::new(&vocabulary::CHECKPOINT_PHASES, seconds).label(Label::Phase, name);
+        vec![
+            Sample::new(&vocabulary::CHECKPOINT_NUMBER, self.number),
+            Sample::new(&vocabulary::CHECKPOINT_BYTES, self.bytes),
+            phase(self.write_seconds, "write"),
+            phase(self.publish_seconds, "publish"),
+            phase(self.checksum_seconds, "checksum"),
+            Sample::new(&vocabulary::CHECKPOINT_REMOVED, self.removed.len()),
+        ]
+    }
 }
 
 impl Checkpoints {

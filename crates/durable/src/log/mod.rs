@@ -56,4 +56,4 @@ pub use place::folder::LogFolder;
 pub use place::storage::{SegmentSpace, SegmentStorage, UnpublishedSegment};
 pub use reading::reader::{LogReader, LogRecord, LogSummary, examine};
 pub use writing::commit::{Log, Ticket};
-pub use writing::stats::{LatencySummary, LogStats};
+pub use writing::stats::{LatencySummary, LogLatencies, LogStats};

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use datapipes_core::Error;
+use datapipes_metrics::{Sample, vocabulary};
 use serde::{Deserialize, Serialize};
 
 use super::key::{Key, LinkSpec};
@@ -283,6 +284,20 @@ pub struct ControllerStatus {
     pub releasing: usize,
     /// The use and the limits of devices, in the order of `devices`.
     pub charges: Vec<Charge>,
+}
+
+impl ControllerStatus {
+    /// Returns it as samples.
+    pub fn samples(&self) -> Vec<Sample> {
+        vec![
+            Sample::new(&vocabulary::FABRIC_DEVICES, self.devices.len()),
+            Sample::new(&vocabulary::FABRIC_OBJECTS, self.objects),
+            Sample::new(&vocabulary::FABRIC_OBJECT_BYTES, self.bytes),
+            Sample::new(&vocabulary::FABRIC_CAPABILITIES, self.capabilities),
+            Sample::new(&vocabulary::FABRIC_DESCRIPTORS, self.descriptors),
+            Sample::new(&vocabulary::FABRIC_RELEASING, self.releasing),
+        ]
+    }
 }
 
 impl Answer {

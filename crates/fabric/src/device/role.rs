@@ -1,6 +1,7 @@
 //! What a device is told to be, and what it reports.
 
 use datapipes_core::Error;
+use datapipes_metrics::{Label, Sample, vocabulary};
 use serde::{Deserialize, Serialize};
 
 use super::arguments::DeviceArguments;
@@ -150,6 +151,19 @@ pub struct Failure {
 }
 
 impl StreamReport {
+    /// Returns it as samples; `pipe` is what the caller calls the stream.
+    pub fn samples(&self, pipe: &str) -> Vec<Sample> {
+        let of = |measurement, n: u64, direction| {
+            Sample::new(measurement, n).label(Label::Pipe, pipe).label(Label::Direction, direction)
+        };
+        vec![
+            of(&vocabulary::CHANNEL_BLOCKS, self.blocks_in, "in"),
+            of(&vocabulary::CHANNEL_BLOCKS, self.blocks_out, "out"),
+            of(&vocabulary::CHANNEL_BYTES, self.bytes_in, "in"),
+            of(&vocabulary::CHANNEL_BYTES, self.bytes_out, "out"),
+        ]
+    }
+
     pub(crate) fn failed(error: &Error) -> StreamReport {
         let (kind, text) = (format!("{:?}", error.kind()), text_of(error));
         let failure = Failure { outcome: BlockOutcome::of_error(error), kind, text };

@@ -4,10 +4,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_metrics::{Histogram, Label, Sample, vocabulary};
 
+use super::times::BlockTimes;
 use super::{Back, Inlet, Outlet, Returned};
 use crate::channel::memory::{InPlace, RemoteBytes};
 use crate::channel::{BlockOutcome, ChannelShape, Head, Patience, Reply, WORDS};
@@ -28,6 +31,8 @@ pub struct Sender {
     relaying: bool,
     blocks: u64,
     bytes: u64,
+    /// Only while times are measured.
+    times: Option<Box<BlockTimes>>,
     owner: OwningProcess,
 }
 
@@ -42,6 +47,7 @@ impl Sender {
             relaying: false,
             blocks: 0,
             bytes: 0,
+            times: None,
             owner: OwningProcess::here(),
         }
     }
@@ -73,6 +79,29 @@ impl Sender {
         (self.blocks, self.bytes)
     }
 
+    /// Measures from now on how long blocks are on their way, or stops it and forgets the times.
+    pub fn measure_latencies(&mut self, on: bool) {
+        self.times = on.then(Box::default);
+    }
+
+    /// The times from the push of a block until this end knew the reply, if they are
+    /// [measured](Self::measure_latencies).
+    pub fn latencies(&self) -> Option<Histogram> {
+        self.times.as_ref().map(|times| times.histogram())
+    }
+
+    /// Returns what it sent as samples; `pipe` is what the caller calls the channel.
+    pub fn samples(&self, pipe: &str) -> Vec<Sample> {
+        let mut samples = vec![
+            Sample::new(&vocabulary::CHANNEL_BLOCKS, self.blocks).label(Label::Direction, "out"),
+            Sample::new(&vocabulary::CHANNEL_BYTES, self.bytes).label(Label::Direction, "out"),
+            Sample::new(&vocabulary::CHANNEL_OUTSTANDING, self.outstanding()),
+            Sample::new(&vocabulary::CHANNEL_CREDITS, self.shape().credits),
+        ];
+        samples.extend(self.latencies().map(|times| Sample::new(&vocabulary::CHANNEL_BLOCK_TIME, times)));
+        samples.into_iter().map(|sample| sample.label(Label::Pipe, pipe)).collect()
+    }
+
     /// Waits for a credit. Returns the memory of one block, to be filled and sent. If it is
     /// dropped, the next call gets the credit.
     ///
@@ -94,8 +123,9 @@ impl Sender {
     pub fn send(&mut self, bytes: &[u8], head: Head) -> Result<()> {
         self.fits(bytes.len())?;
         let slot = self.credit()?;
+        let since = self.time_of_push();
         self.outlet.push_bytes(slot, bytes, head, self.patience)?;
-        self.count(bytes.len());
+        self.count(bytes.len(), since);
         Ok(())
     }
 
@@ -107,6 +137,7 @@ impl Sender {
     pub fn forward(&mut self, block: &Block, head: Head) -> Result<()> {
         self.fits(block.len())?;
         let slot = self.credit()?;
+        let since = self.time_of_push();
         match &block.data {
             Data::Carried(there, copy, _) if copy.get().is_none() => {
                 there.copy_across(&mut self.outlet.memory(slot)[..block.len()]);
@@ -114,7 +145,7 @@ impl Sender {
             }
             _ => self.outlet.push_bytes(slot, block, head, self.patience)?,
         }
-        self.count(block.len());
+        self.count(block.len(), since);
         Ok(())
     }
 
@@ -161,7 +192,9 @@ impl Sender {
         if self.outlet.outstanding() == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "wait for a reply", "no block is under way"));
         }
-        self.outlet.await_reply(self.patience)
+        let returned = self.outlet.await_reply(self.patience)?;
+        self.time_reply(returned);
+        Ok(returned)
     }
 
     /// Notes the replies that have arrived, without waiting.
@@ -195,12 +228,21 @@ impl Sender {
 
     fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()> {
         self.owner.check("send")?;
+        let since = self.time_of_push();
         self.outlet.push(slot, len, head, self.patience)?;
-        self.count(len);
+        self.count(len, since);
         Ok(())
     }
 
-    fn count(&mut self, len: usize) {
+    /// The time, while times are measured.
+    fn time_of_push(&self) -> Option<Instant> {
+        self.times.as_ref().map(|_| Instant::now())
+    }
+
+    fn count(&mut self, len: usize, since: Option<Instant>) {
+        if let (Some(times), Some(since)) = (&mut self.times, since) {
+            times.pushed(self.blocks, since, self.outlet.shape().credits);
+        }
         self.blocks += 1;
         self.bytes += len as u64;
     }
@@ -213,7 +255,14 @@ impl Sender {
         Ok(())
     }
 
+    fn time_reply(&mut self, returned: Returned) {
+        if let Some(times) = &mut self.times {
+            times.replied(returned.sequence);
+        }
+    }
+
     fn note(&mut self, returned: Returned) {
+        self.time_reply(returned);
         if returned.reply.outcome != BlockOutcome::Done && self.failure.is_none() {
             self.failure = Some(returned.reply);
         }

@@ -13,6 +13,7 @@ pub(crate) mod seal;
 mod several;
 mod shared;
 mod socket;
+mod times;
 
 pub use ends::{Block, Grant, Receiver, Sender};
 pub use local::{pair, pair_with};

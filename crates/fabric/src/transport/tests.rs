@@ -506,3 +506,36 @@ fn a_receiver_does_not_wait_for_a_sender_that_reads_no_replies() {
     };
     assert!(error.kind() == ErrorKind::Corrupt && sequence > 256, "after {sequence} blocks: {error}");
 }
+
+#[test]
+fn times_of_blocks_are_measured_from_the_push_to_the_reply() {
+    const SLOW: Duration = Duration::from_millis(20);
+    for (name, mut sender, mut receiver) in each_transport(ChannelShape::new(4, 64)) {
+        assert_eq!(sender.latencies(), None, "{name}");
+        sender.send(b"before", Head::default()).unwrap();
+        sender.measure_latencies(true);
+        let other = thread::spawn(move || {
+            let first = receiver.receive().unwrap();
+            let second = receiver.receive().unwrap();
+            let third = receiver.receive().unwrap();
+            // The replies come in another order than the blocks.
+            third.done().unwrap();
+            thread::sleep(SLOW);
+            first.done().unwrap();
+            second.done().unwrap();
+            receiver
+        });
+        let mut grant = sender.grant().unwrap();
+        grant.bytes()[..1].fill(1);
+        grant.send(1, Head::default()).unwrap();
+        sender.send(b"third", Head::default()).unwrap();
+        sender.drain().unwrap();
+        let times = sender.latencies().unwrap();
+        // The first block was pushed before times were measured.
+        assert_eq!(times.count(), 2, "{name}");
+        assert!(times.max_ns() >= SLOW.as_nanos() as u64, "{name}: {times:?}");
+        sender.measure_latencies(false);
+        assert_eq!(sender.latencies(), None);
+        drop(other.join().unwrap());
+    }
+}

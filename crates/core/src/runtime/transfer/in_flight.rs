@@ -2,6 +2,8 @@
 
 use std::task::Waker;
 
+use datapipes_metrics::Recorder;
+
 use super::parts::Parts;
 use super::slots::Slots;
 use super::transfer_counts::TransferCounts;
@@ -63,6 +65,8 @@ pub(crate) struct PipeState {
     attended: AtomicU64,
     counts: Arc<TransferCounts>,
     next_request: Arc<AtomicU64>,
+    /// Times of transfers, where they are measured.
+    times: Option<Arc<Recorder>>,
 }
 
 /// When a transfer began.
@@ -72,6 +76,8 @@ pub(crate) struct TransferStart {
     number: u64,
     /// The drains of the runtime that began before it.
     drains_before: u32,
+    /// By the runtime's clock, where times are measured.
+    since_ns: Option<u64>,
 }
 
 /// What a pipe is connected to at a runtime.
@@ -86,11 +92,13 @@ pub(crate) struct PipeParts {
     pub(crate) counts: Arc<TransferCounts>,
     /// The next number for a transfer, in all of the runtime.
     pub(crate) next_request: Arc<AtomicU64>,
+    /// Times of transfers, where they are measured.
+    pub(crate) times: Option<Arc<Recorder>>,
 }
 
 impl PipeState {
     pub(crate) fn new(parts: PipeParts) -> PipeState {
-        let PipeParts { pipe, coordinator, resource, flow, alignment, queue, counts, next_request } = parts;
+        let PipeParts { pipe, coordinator, resource, flow, alignment, queue, counts, next_request, times } = parts;
         PipeState {
             pipe,
             coordinator,
@@ -101,6 +109,7 @@ impl PipeState {
             attended: AtomicU64::new(0),
             counts,
             next_request,
+            times,
         }
     }
 
@@ -126,8 +135,23 @@ impl PipeState {
     /// # Errors
     /// `Busy` where it is full and the caller does not want to wait.
     pub(crate) fn acquire_slot(&self, wait: bool) -> Result<TransferStart> {
+        let since_ns = self.time_of_start();
         let number = self.slots.acquire(wait, &self.pipe, &self.coordinator, || self.resource.arm_all())?;
-        Ok(TransferStart { number, drains_before: self.counts.began() })
+        Ok(TransferStart { number, drains_before: self.counts.began(), since_ns })
+    }
+
+    /// The time, where times are measured.
+    #[inline]
+    pub(crate) fn time_of_start(&self) -> Option<u64> {
+        self.times.is_some().then(|| self.coordinator.now())
+    }
+
+    /// A transfer that began then has ended.
+    #[inline]
+    pub(crate) fn record_since(&self, since_ns: Option<u64>) {
+        if let (Some(times), Some(since)) = (&self.times, since_ns) {
+            times.record_ns(self.coordinator.now().saturating_sub(since));
+        }
     }
 
     /// Gives the slot back.
@@ -379,6 +403,7 @@ impl InFlightTransfer {
             return false;
         }
         state.finished = true;
+        self.pipe.record_since(self.start.since_ns);
         if state.attended {
             self.pipe.attended.fetch_sub(1, Ordering::SeqCst);
         }

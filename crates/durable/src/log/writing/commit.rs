@@ -21,9 +21,10 @@ use datapipes_core::guard::{self, ForeignCode};
 use datapipes_core::locks::{Condvar, Mutex, MutexGuard};
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
+use datapipes_metrics::Recorder;
 
 use super::failure::Failure;
-use super::stats::{Histogram, LogStats};
+use super::stats::{LatencySummary, LogLatencies, LogStats};
 use super::writer::{BatchTiming, SLACK, Writer};
 use crate::log::format::close_note::CloseNote;
 use crate::log::format::frame::{Codec, Frame, FrameKind, HEADER, extent, payload_crc};
@@ -42,10 +43,10 @@ struct Counts {
     largest_batch: u64,
     waits_for_room: u64,
     segments_begun: u64,
-    acknowledged: Histogram,
-    write: Histogram,
-    sync: Histogram,
-    rotation: Histogram,
+    acknowledged: Recorder,
+    write: Recorder,
+    sync: Recorder,
+    rotation: Recorder,
 }
 
 struct State {
@@ -127,7 +128,7 @@ impl Ticket<'_> {
         self.log.owner.check("wait")?;
         let mut state = self.log.lock();
         state = self.log.wait_durable(state, self.batch)?;
-        state.counts.acknowledged.add(self.since.elapsed());
+        state.counts.acknowledged.record(self.since.elapsed());
         Ok(self.number)
     }
 
@@ -305,6 +306,12 @@ impl Log {
         }
         let state = self.lock();
         let c = &state.counts;
+        let latencies = LogLatencies {
+            acknowledged: c.acknowledged.histogram(),
+            write: c.write.histogram(),
+            sync: c.sync.histogram(),
+            rotation: c.rotation.histogram(),
+        };
         LogStats {
             records: c.records,
             payload_bytes: c.payload_bytes,
@@ -313,13 +320,14 @@ impl Log {
             largest_batch: c.largest_batch,
             waits_for_room: c.waits_for_room,
             segments_begun: c.segments_begun,
-            acknowledged: c.acknowledged.times(),
-            write: c.write.times(),
-            sync: c.sync.times(),
-            rotation: c.rotation.times(),
+            acknowledged: LatencySummary::from(&latencies.acknowledged),
+            write: LatencySummary::from(&latencies.write),
+            sync: LatencySummary::from(&latencies.sync),
+            rotation: LatencySummary::from(&latencies.rotation),
             next: state.next.number,
             durable_before: state.durable.number,
             failed: state.failure.as_ref().map(|f| f.error().to_string()),
+            latencies,
         }
     }
 
@@ -488,11 +496,11 @@ impl Counts {
         self.batches += 1;
         self.written_bytes += len as u64;
         self.largest_batch = self.largest_batch.max(records);
-        self.write.add(took.write);
-        self.sync.add(took.sync);
+        self.write.record(took.write);
+        self.sync.record(took.sync);
         if let Some(rotation) = took.rotation {
             self.segments_begun += 1;
-            self.rotation.add(rotation);
+            self.rotation.record(rotation);
         }
     }
 }

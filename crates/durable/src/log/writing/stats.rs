@@ -1,82 +1,9 @@
 //! Statistics of a log.
 
-use std::time::Duration;
-
+use datapipes_metrics::{Histogram, Sample, vocabulary};
 use serde::Serialize;
 
-/// Slots in each power of two.
-const PARTS: usize = 8;
-/// Powers of two: up to 2^40 ns, a quarter of an hour.
-const POWERS: usize = 40;
-
-/// Times by size, at a resolution of an eighth of a power of two.
-#[derive(Clone)]
-pub(crate) struct Histogram {
-    counts: Box<[u64; PARTS * POWERS]>,
-    total: u64,
-    most: u64,
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Histogram { counts: Box::new([0; PARTS * POWERS]), total: 0, most: 0 }
-    }
-}
-
-fn slot(ns: u64) -> usize {
-    if ns < PARTS as u64 {
-        return ns as usize;
-    }
-    let power = ns.ilog2();
-    let part = (ns >> (power - 3)) as usize & (PARTS - 1);
-    ((power as usize - 2) * PARTS + part).min(PARTS * POWERS - 1)
-}
-
-/// The largest time that falls into a slot.
-fn top(slot: usize) -> u64 {
-    if slot < PARTS {
-        return slot as u64;
-    }
-    let power = slot / PARTS + 2;
-    ((PARTS as u64 + (slot % PARTS) as u64 + 1) << (power - 3)) - 1
-}
-
-impl Histogram {
-    pub(crate) fn add(&mut self, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.counts[slot(ns)] += 1;
-        self.total += 1;
-        self.most = self.most.max(ns);
-    }
-
-    /// The time, in nanoseconds, that `share` of all times do not exceed.
-    fn quantile(&self, share: f64) -> u64 {
-        let wanted = (self.total as f64 * share).ceil() as u64;
-        let mut seen = 0;
-        for (slot, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted.max(1) {
-                return top(slot).min(self.most);
-            }
-        }
-        self.most
-    }
-
-    pub(crate) fn times(&self) -> LatencySummary {
-        if self.total == 0 {
-            return LatencySummary::default();
-        }
-        LatencySummary {
-            count: self.total,
-            p50_ns: self.quantile(0.5),
-            p99_ns: self.quantile(0.99),
-            p999_ns: self.quantile(0.999),
-            max_ns: self.most,
-        }
-    }
-}
-
-/// A distribution of times; quantiles are at most an eighth too high.
+/// A distribution of times in figures, which are at most a sixteenth too high.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LatencySummary {
@@ -90,6 +17,32 @@ pub struct LatencySummary {
     pub p999_ns: u64,
     /// The longest time, in nanoseconds.
     pub max_ns: u64,
+}
+
+impl From<&Histogram> for LatencySummary {
+    fn from(times: &Histogram) -> LatencySummary {
+        LatencySummary {
+            count: times.count(),
+            p50_ns: times.percentile_ns(50.0),
+            p99_ns: times.percentile_ns(99.0),
+            p999_ns: times.percentile_ns(99.9),
+            max_ns: times.max_ns(),
+        }
+    }
+}
+
+/// The distributions of a log's times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogLatencies {
+    /// From append to acknowledgement, for tickets that were waited for.
+    pub acknowledged: Histogram,
+    /// Writes.
+    pub write: Histogram,
+    /// Syncs.
+    pub sync: Histogram,
+    /// Changes to a new segment.
+    pub rotation: Histogram,
 }
 
 /// The statistics of a log since it was opened.
@@ -124,31 +77,29 @@ pub struct LogStats {
     pub durable_before: u64,
     /// The error for which the log takes no more records.
     pub failed: Option<String>,
+    /// The distributions of which the figures above are.
+    #[serde(skip)]
+    pub latencies: LogLatencies,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_in_order_and_know_their_top() {
-        let mut last = 0;
-        for ns in (0..100_000).chain([1 << 30, (1 << 39) - 1]) {
-            let s = slot(ns);
-            assert!(s >= last && ns <= top(s), "{ns} {s} {}", top(s));
-            assert!(top(s) - ns <= ns / 8, "{ns} {}", top(s));
-            last = s;
-        }
-        assert_eq!(slot(u64::MAX), PARTS * POWERS - 1);
-    }
-
-    #[test]
-    fn quantiles() {
-        let mut h = Histogram::default();
-        assert_eq!(h.times(), LatencySummary::default());
-        (1..=1000).for_each(|us| h.add(Duration::from_micros(us)));
-        let t = h.times();
-        assert!((500_000..=562_500).contains(&t.p50_ns) && (990_000..=1_000_000).contains(&t.p99_ns), "{t:?}");
-        assert_eq!((t.count, t.max_ns), (1000, 1_000_000));
+impl LogStats {
+    /// Returns them as samples. The text of a failure is not among them.
+    pub fn samples(&self) -> Vec<Sample> {
+        let times = &self.latencies;
+        vec![
+            Sample::new(&vocabulary::LOG_RECORDS, self.records),
+            Sample::new(&vocabulary::LOG_PAYLOAD, self.payload_bytes),
+            Sample::new(&vocabulary::LOG_WRITTEN, self.written_bytes),
+            Sample::new(&vocabulary::LOG_BATCHES, self.batches),
+            Sample::new(&vocabulary::LOG_LARGEST_BATCH, self.largest_batch),
+            Sample::new(&vocabulary::LOG_WAITS, self.waits_for_room),
+            Sample::new(&vocabulary::LOG_SEGMENTS, self.segments_begun),
+            Sample::new(&vocabulary::LOG_UNDURABLE, self.next.saturating_sub(self.durable_before)),
+            Sample::new(&vocabulary::LOG_FAILED, self.failed.is_some()),
+            Sample::new(&vocabulary::LOG_APPEND_TIME, times.acknowledged.clone()),
+            Sample::new(&vocabulary::LOG_WRITE_TIME, times.write.clone()),
+            Sample::new(&vocabulary::LOG_SYNC_TIME, times.sync.clone()),
+            Sample::new(&vocabulary::LOG_ROTATION_TIME, times.rotation.clone()),
+        ]
     }
 }

@@ -1,0 +1,33 @@
+//! One vocabulary of measurements (CIDR'23, section 6, principle 4: visible state).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`vocabulary`] | every measurement once: name, kind, unit, labels, help |
+//! | [`Sample`] | a value of a measurement, with its labels |
+//! | [`Histogram`], [`Recorder`] | distributions of times, with a bounded relative error |
+//! | [`prometheus()`], [`Document`] | samples as Prometheus' text, and as JSON |
+//!
+//! Reports of the other crates give samples (`samples()`). They are values: nothing is registered,
+//! and nothing is counted for them that the reports do not have.
+//!
+//! ```
+//! use datapipes_metrics::{Label, Sample, prometheus, vocabulary};
+//!
+//! let sample = Sample::new(&vocabulary::CACHE_READS, 3u64).label(Label::Outcome, "hit");
+//! let text = prometheus(&[sample]);
+//! assert!(text.ends_with("datapipes_cache_reads_total{outcome=\"hit\"} 3\n"));
+//! ```
+#![deny(unsafe_code)]
+
+mod document;
+mod histogram;
+mod measurement;
+mod prometheus;
+mod sample;
+pub mod vocabulary;
+
+pub use document::Document;
+pub use histogram::{Histogram, Recorder};
+pub use measurement::{Label, Measurement, MeasurementKind, Unit};
+pub use prometheus::prometheus;
+pub use sample::{Sample, SampleValue};

@@ -1,0 +1,148 @@
+//! What a measurement is.
+
+use serde::Serialize;
+
+/// How a measurement changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeasurementKind {
+    /// A sum that only grows, from the beginning of what is measured.
+    Counter,
+    /// The value of this moment, or of something that has ended.
+    Gauge,
+    /// A distribution of times.
+    Histogram,
+}
+
+impl MeasurementKind {
+    /// Its word in Prometheus' text.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            MeasurementKind::Counter => "counter",
+            MeasurementKind::Gauge => "gauge",
+            MeasurementKind::Histogram => "histogram",
+        }
+    }
+}
+
+/// In what a value is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Things, which the name says.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Pages of memory.
+    Pages,
+    /// Seconds.
+    Seconds,
+    /// Bytes in a second.
+    BytesPerSecond,
+    /// A part of a whole, from 0 to 1.
+    Ratio,
+}
+
+impl Unit {
+    /// What names of measurements in this unit end with, before `_total`.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Unit::Count => "",
+            Unit::Bytes => "_bytes",
+            Unit::Pages => "_pages",
+            Unit::Seconds => "_seconds",
+            Unit::BytesPerSecond => "_bytes_per_second",
+            Unit::Ratio => "_ratio",
+        }
+    }
+}
+
+/// What distinguishes the values of one measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Label {
+    /// The product whose pipe it is: `pipe` for a program's own, `sort`, ...
+    Product,
+    /// What transfers compete for: `memory`, `core 3`, `blocking`, `device 259:0`.
+    Device,
+    /// The pipe: its number in a scheduler, or its role in a product (`input`, `spill`, ...).
+    Pipe,
+    /// The primitives of a route, in order.
+    Route,
+    /// The primitive.
+    Primitive,
+    /// The priority class.
+    Class,
+    /// What came of it: `completed`, `failed`, `hit`, `miss`.
+    Outcome,
+    /// Who makes the events that are counted: `thread`, `machine`.
+    Scope,
+    /// The most bytes of an item of a size class of the cache.
+    Capacity,
+    /// How a read of the cache finds its bytes: `bytes`, `sectors`, `blocks`.
+    Path,
+    /// Who changed a file: `inside` or `outside` the process.
+    Origin,
+    /// The phase of a sort.
+    Phase,
+    /// The way of the bytes: `in` or `out`.
+    Direction,
+    /// The number of a client in the service's log.
+    Client,
+}
+
+impl Label {
+    /// Every label.
+    pub const ALL: [Label; 14] = [
+        Label::Product,
+        Label::Device,
+        Label::Pipe,
+        Label::Route,
+        Label::Primitive,
+        Label::Class,
+        Label::Outcome,
+        Label::Scope,
+        Label::Capacity,
+        Label::Path,
+        Label::Origin,
+        Label::Phase,
+        Label::Direction,
+        Label::Client,
+    ];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Label::Product => "product",
+            Label::Device => "device",
+            Label::Pipe => "pipe",
+            Label::Route => "route",
+            Label::Primitive => "primitive",
+            Label::Class => "class",
+            Label::Outcome => "outcome",
+            Label::Scope => "scope",
+            Label::Capacity => "capacity",
+            Label::Path => "path",
+            Label::Origin => "origin",
+            Label::Phase => "phase",
+            Label::Direction => "direction",
+            Label::Client => "client",
+        }
+    }
+}
+
+/// What is measured, and under which name.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Measurement {
+    /// Its name, as Prometheus' conventions have it.
+    pub name: &'static str,
+    /// Whether it is a sum, a value of the moment, or a distribution.
+    pub kind: MeasurementKind,
+    /// The unit of its values.
+    pub unit: Unit,
+    /// The labels that its samples may have.
+    pub labels: &'static [Label],
+    /// What it is, in a line.
+    pub help: &'static str,
+}
