@@ -28,7 +28,7 @@ impl TriedOn {
 }
 
 /// Every primitive of every backend, and what it was tried on.
-pub const TRIED: [(&str, TriedOn); 27] = [
+pub const TRIED: [(&str, TriedOn); 28] = [
     ("copy-by-size", TriedOn::Hardware),
     ("memcpy", TriedOn::Hardware),
     ("rep-movsb", TriedOn::Hardware),
@@ -49,6 +49,7 @@ pub const TRIED: [(&str, TriedOn); 27] = [
     ("pmem-flush", TriedOn::Guest),
     ("dsa-move", TriedOn::DeviceModel),
     ("dsa-move-to-cache", TriedOn::DeviceModel),
+    ("dsa-and-core", TriedOn::DeviceModel),
     ("uring-direct", TriedOn::Hardware),
     ("uring-cached", TriedOn::Hardware),
     ("pread-direct", TriedOn::Hardware),
