@@ -528,6 +528,8 @@ pub struct Counters {
     /// Bytes that the device left and a core copied: after a page fault, an error or the loss of
     /// the device.
     pub core_finished_bytes: u64,
+    /// Bytes that a core copied as its share of a copy, beside a device.
+    pub core_share_bytes: u64,
     /// Devices that were lost during transfers.
     pub devices_lost: u64,
     /// The most requests outstanding at once.
@@ -557,6 +559,7 @@ crate::setters! {
         direct_refused: u64,
         queue_refused: u64,
         core_finished_bytes: u64,
+        core_share_bytes: u64,
         devices_lost: u64,
         max_outstanding: u64,
         busy_ns: u64,
@@ -608,6 +611,7 @@ impl Counters {
         self.direct_refused += other.direct_refused;
         self.queue_refused += other.queue_refused;
         self.core_finished_bytes += other.core_finished_bytes;
+        self.core_share_bytes += other.core_share_bytes;
         self.devices_lost += other.devices_lost;
         self.max_outstanding = self.max_outstanding.max(other.max_outstanding);
         self.busy_ns += other.busy_ns;

@@ -1,9 +1,10 @@
 //! `dpipe explain`: the way that bytes would take.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use datapipes::locator::parent_dir;
-use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Ssd, Uri};
+use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Route, Ssd, Uri};
 
 use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, with_access};
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     demands: Demands,
     /// Print the route as JSON: source, target, hops (from, to, backend, primitive, why, quality),
-    /// rejected
+    /// rejected, tried_on (by primitive)
     #[arg(long)]
     json: bool,
 }
@@ -56,11 +57,24 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let target = stand_in(&machine, &target, typical.min(TYPICAL))?;
     let route = machine.explain(&source, &target, &args.demands.constraints(typical))?;
     if args.json {
-        print_json(&route)?
+        print_json(&Explained { route: &route, tried_on: tried_on(&route) })?
     } else {
-        print(&route.to_string())?
+        let tried: String = tried_on(&route).iter().map(|(name, on)| format!("  {name} was tried on {on}\n")).collect();
+        print(&format!("{route}{tried}"))?
     }
     Ok(CommandStatus::Good)
+}
+
+#[derive(serde::Serialize)]
+struct Explained<'a> {
+    #[serde(flatten)]
+    route: &'a Route,
+    tried_on: BTreeMap<&'static str, &'static str>,
+}
+
+/// What the primitives of a route were tried on.
+fn tried_on(route: &Route) -> BTreeMap<&'static str, &'static str> {
+    route.primitives().into_iter().map(|name| (name, datapipes::tried_on(name).words())).collect()
 }
 
 /// A place that has the target's properties, and leaves the target alone.

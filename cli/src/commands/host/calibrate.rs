@@ -122,6 +122,10 @@ fn text(shown: &Shown<'_>) -> String {
         let origin = if cost.measured { "measured" } else { "assumed" };
         let latency = units::nanoseconds(cost.latency_ns);
         out += &format!("dsa-move          {latency}, {:.1} GB/s ({origin})\n", cost.bytes_per_s / 1e9);
+        if let Some(split) = cost.split {
+            let (both, core) = (split.bytes_per_s / 1e9, split.core_bytes_per_s / 1e9);
+            out += &format!("dsa-and-core      {both:.1} GB/s, of a core alone {core:.1} GB/s ({origin})\n");
+        }
     }
     out += "\nknob                      value          origin\n";
     for knob in &shown.knobs {

@@ -31,7 +31,7 @@ const ENDING: Ending = Ending {
 #[derive(Debug, clap::Args)]
 #[command(after_help = ENDING.text())]
 pub(crate) struct Args {
-    /// Print JSON: fingerprint, topology, storage, backends (name, primitives, knobs), io_uring,
+    /// Print JSON: fingerprint, topology, storage, backends (name, primitives, tried_on, knobs), io_uring,
     /// calibration, storage_cost
     #[arg(long)]
     json: bool,
@@ -86,7 +86,9 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 }
 
 fn backend_facts(backend: &dyn Backend) -> BackendFacts {
-    BackendFacts { name: backend.name(), primitives: backend.primitives(), knobs: backend.knobs() }
+    let primitives = backend.primitives();
+    let tried_on = primitives.iter().map(|p| (p.name, datapipes::tried_on(p.name).words())).collect();
+    BackendFacts { name: backend.name(), primitives, tried_on, knobs: backend.knobs() }
 }
 
 fn text(facts: &Facts<'_>) -> Result<String> {
@@ -103,7 +105,8 @@ fn text(facts: &Facts<'_>) -> Result<String> {
                 Ok(found) => ("yes", found),
                 Err(absent) => ("no", absent),
             };
-            let _ = writeln!(out, "  {:<18} {has:<4} {}; {why}", p.name, p.what);
+            let tried = datapipes::tried_on(p.name).words();
+            let _ = writeln!(out, "  {:<18} {has:<4} {}; {why}; tried on {tried}", p.name, p.what);
         }
         let _ = writeln!(out);
     }

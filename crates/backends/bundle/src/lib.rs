@@ -5,6 +5,10 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
+mod tried_on;
+
+pub use tried_on::{TRIED, TriedOn, tried_on};
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

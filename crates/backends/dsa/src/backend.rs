@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 use datapipes_core::backend::{Backend, Job, Knob, Mover, Offer, OfferQuery, Primitive, QueuedMover};
 use datapipes_core::locks::Mutex;
-use datapipes_core::memory::Access;
+use datapipes_core::memory::{Access, MemoryRange};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Dram, Error, ErrorKind, Result, Span};
 
-use crate::cost::MoveCost;
+use crate::cost::{MoveCost, SplitCost};
 use crate::discovery::{QueueDiscovery, WorkQueueFacts};
-use crate::mover::{DsaMover, MoveOptions};
-use crate::offers::{self, MOVE, MOVE_TO_CACHE};
+use crate::mover::{self, DsaMover, MoveOptions};
+use crate::offers::{self, MOVE, MOVE_TO_CACHE, WITH_CORE};
 use crate::portal::{DevicePortal, Portal};
+use crate::split::SplitRates;
 use crate::work_queue::WorkQueue;
 
 /// Opens the portal of a queue.
@@ -113,17 +114,18 @@ impl DsaBackend {
         Err(Error::new(ErrorKind::Unavailable, "open", format!("a DSA work queue: {}", reasons.join("; "))))
     }
 
-    /// Measures moves by the engine, some milliseconds long.
+    /// Measures moves by the engine, by a core, and by both together, some milliseconds long.
     ///
     /// # Errors
     /// As [`queue`](Self::queue); the errors of the moves.
     pub fn measure(&self) -> Result<MoveCost> {
         const SHORT: (usize, u32) = (64, 256);
         const LONG: (usize, u32) = (16 << 20, 4);
-        let options = MoveOptions { to_cache: false, core_may_help: false, depth: None, request_bytes: None };
-        let mover = DsaMover::new(self.queue(None)?, options);
+        let options =
+            MoveOptions { to_cache: false, core_may_help: false, depth: None, request_bytes: None, split: None };
+        let queue = self.queue(None)?;
         let (source, target) = (Dram::allocate(LONG.0)?, Dram::allocate(LONG.0)?);
-        let run = |(len, times): (usize, u32)| -> Result<f64> {
+        let run = |mover: &DsaMover, (len, times): (usize, u32)| -> Result<f64> {
             let since = Instant::now();
             for token in 0..u64::from(times) {
                 let source = Some(source.memory().range(0, len)?.raw_lease(Access::Read)?);
@@ -136,11 +138,31 @@ impl DsaBackend {
             }
             Ok(since.elapsed().as_nanos() as f64 / f64::from(times))
         };
-        run(SHORT)?;
-        let latency_ns = run(SHORT)?;
-        let long_ns = (run(LONG)? - latency_ns).max(1.0);
-        Ok(MoveCost { latency_ns, bytes_per_s: LONG.0 as f64 / long_ns * 1e9, measured: true })
+        let rate = |ns: f64| LONG.0 as f64 / ns.max(1.0) * 1e9;
+        let mover = DsaMover::new(queue.clone(), options);
+        run(&mover, SHORT)?;
+        let latency_ns = run(&mover, SHORT)?;
+        let bytes_per_s = rate(run(&mover, LONG)? - latency_ns);
+        drop(mover);
+        let engine = MoveCost { latency_ns, bytes_per_s, measured: true, split: None };
+        let core_bytes_per_s = rate(copy_by_core(source.memory(), target.memory(), LONG.1)?);
+        // At first as if they did not share the memory's rate; what they reach together is measured.
+        let split = SplitCost { core_bytes_per_s, bytes_per_s: bytes_per_s + core_bytes_per_s };
+        let split_rates = Some(SplitRates::of(engine, split));
+        let both = DsaMover::new(queue, MoveOptions { core_may_help: true, split: split_rates, ..options });
+        let together = rate(run(&both, LONG)? - latency_ns);
+        Ok(MoveCost { split: Some(SplitCost { bytes_per_s: together, ..split }), ..engine })
     }
+}
+
+/// Returns the nanoseconds that a core takes for a copy, in the way in which movers copy.
+fn copy_by_core(source: &MemoryRange, target: &MemoryRange, times: u32) -> Result<f64> {
+    let (source, target) = (source.raw_lease(Access::Read)?, target.raw_lease(Access::Write)?);
+    let since = Instant::now();
+    for _ in 0..times {
+        mover::copy(&source, &target)?;
+    }
+    Ok(since.elapsed().as_nanos() as f64 / f64::from(times))
 }
 
 impl Backend for DsaBackend {
@@ -157,17 +179,18 @@ impl Backend for DsaBackend {
     }
 
     fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {
-        if !offers::is_served(ask) || ![MOVE, MOVE_TO_CACHE].contains(&primitive) {
+        if !offers::is_served(ask) || ![MOVE, MOVE_TO_CACHE, WITH_CORE].contains(&primitive) {
             let pair = format!("{primitive} from {} to {}", ask.source.facts.name, ask.target.facts.name);
             return Err(
                 Error::new(ErrorKind::Unsupported, "open", pair).with_advice("open only what was offered for the pair")
             );
         }
         let options = MoveOptions {
-            to_cache: primitive == MOVE_TO_CACHE,
+            to_cache: primitive != MOVE,
             core_may_help: !ask.constraints.require_offload,
             depth: ask.constraints.queue_depth,
             request_bytes: ask.constraints.request_bytes,
+            split: self.cost.split.filter(|_| primitive == WITH_CORE).map(|split| SplitRates::of(self.cost, split)),
         };
         Ok(Mover::Queued(Box::new(DsaMover::new(self.queue(ask.target.facts.node)?, options))))
     }

@@ -14,12 +14,24 @@ pub struct MoveCost {
     pub bytes_per_s: f64,
     /// Whether it was measured here.
     pub measured: bool,
+    /// What a copy that an engine and a core share costs, where it was measured.
+    #[serde(default)]
+    pub split: Option<SplitCost>,
+}
+
+/// What a copy that an engine and a core share costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SplitCost {
+    /// Rate of the core alone, in bytes per second.
+    pub core_bytes_per_s: f64,
+    /// Rate of both together in a long copy, in bytes per second.
+    pub bytes_per_s: f64,
 }
 
 impl MoveCost {
     /// Costs that are assumed until they are measured: above those of a core, so that no route
     /// takes an engine that nobody measured unless the caller asks for it.
-    pub const ASSUMED: MoveCost = MoveCost { latency_ns: 2_000.0, bytes_per_s: 1e9, measured: false };
+    pub const ASSUMED: MoveCost = MoveCost { latency_ns: 2_000.0, bytes_per_s: 1e9, measured: false, split: None };
 
     /// Reads costs from a file.
     ///
@@ -34,7 +46,8 @@ impl MoveCost {
         };
         let cost: MoveCost = serde_json::from_slice(&text).map_err(|e| corrupt(e.to_string()).with_source(e))?;
         let is_positive = |number: f64| number.is_finite() && number > 0.0;
-        if !is_positive(cost.latency_ns) || !is_positive(cost.bytes_per_s) {
+        let split = cost.split.map_or([1.0; 2], |split| [split.core_bytes_per_s, split.bytes_per_s]);
+        if ![cost.latency_ns, cost.bytes_per_s].into_iter().chain(split).all(is_positive) {
             return Err(corrupt("a cost that is not a positive number".into()));
         }
         Ok(cost)

@@ -17,6 +17,7 @@
 //! | `work_queue` | entries and answers of an open queue, batches, the end of a queue |
 //! | `mover` | jobs, cut into pieces; page faults, full queues, lost engines |
 //! | `operations` | fill, compare, CRC, copy to two targets, flush |
+//! | `split` | the share of a copy that goes to the engine where a core copies the rest |
 //! | `cost` | what a move costs, assumed or measured |
 //! | `backend`, `offers` | offers for a pair of places, and the reasons against them |
 //!
@@ -33,11 +34,12 @@ mod mover;
 mod offers;
 mod operations;
 mod portal;
+mod split;
 mod work_queue;
 
 pub use backend::{DsaBackend, PortalOpener};
 pub use completion::{CompletionCode, CompletionRecord, CompletionSlot};
-pub use cost::MoveCost;
+pub use cost::{MoveCost, SplitCost};
 pub use descriptor::{Descriptor, DescriptorBytes, DescriptorFlags, EngineOperation, MalformedDescriptor};
 pub use discovery::{QueueDiscovery, QueueMode, WorkQueueFacts};
 pub use portal::{DevicePortal, Portal, Submission};

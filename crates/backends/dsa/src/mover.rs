@@ -11,6 +11,11 @@
 //!                    not known to be quiet: the job fails, and its leases are never given back
 //! ```
 //!
+//! Where a job is shared with a core, the engine takes pieces from its beginning, up to its share.
+//! A thread that waits would poll anyway; it copies pieces from the end instead, until both meet. An
+//! engine that has nothing to do goes on beyond its share, unless a core is copying. So a job also
+//! ends where nobody waits, or where the shares were planned wrongly.
+//!
 //! The engine is polled, so there is no descriptor to wait for ([`QueuedMover::event`]).
 //!
 //! This module's unsafe code submits operations on memory that jobs lease, and copies between such
@@ -23,17 +28,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use datapipes_core::backend::{Counters, Job, JobCompletion, QueuedMover};
-use datapipes_core::locks::Mutex;
-use datapipes_core::memory::{Access, RawLease, guarded};
+use datapipes_core::locks::{Mutex, MutexGuard};
+use datapipes_core::memory::guarded::{self, AccessFault};
+use datapipes_core::memory::{Access, RawLease};
 use datapipes_core::process::page_size;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::completion::{CompletionCode, CompletionRecord, CompletionSlot};
 use crate::descriptor::{DescriptorFlags, EngineOperation};
+use crate::split::SplitRates;
 use crate::work_queue::{LostQueue, NotTaken, Work, WorkQueue};
 
 /// The pieces into which jobs are cut by default: several engines of a group share a job.
 const PIECE_BYTES: u64 = 1 << 20;
+
+/// The pieces of a core that shares a job with the engine. Between them it looks after the engine.
+const CORE_PIECE_BYTES: u64 = 256 << 10;
 
 /// How often a piece may meet a page fault without getting further.
 const MAX_FAULTS_IN_PLACE: u32 = 3;
@@ -52,6 +62,8 @@ pub(crate) struct MoveOptions {
     pub(crate) depth: Option<u32>,
     /// The most bytes of a descriptor, if the caller wants fewer.
     pub(crate) request_bytes: Option<u32>,
+    /// The rates by which a core shares jobs, if it does.
+    pub(crate) split: Option<SplitRates>,
 }
 
 /// A mover over a work queue.
@@ -61,6 +73,7 @@ pub(crate) struct DsaMover {
     core_may_help: bool,
     depth: usize,
     piece_bytes: u64,
+    split: Option<SplitRates>,
     state: Mutex<State>,
 }
 
@@ -87,6 +100,12 @@ struct ActiveJob {
     job: Job,
     /// Bytes before this were given out in pieces.
     sent: u64,
+    /// Bytes from here on were given out too, to a core, or follow a failure.
+    end: u64,
+    /// Bytes before this are the engine's share, where a core shares the job.
+    engine_share: Option<u64>,
+    /// Threads that copy pieces of their share.
+    cores: u32,
     /// Pieces that are not done.
     open: u32,
     /// The failure nearest to the beginning, and where it is.
@@ -116,6 +135,7 @@ impl DsaMover {
             core_may_help: options.core_may_help,
             depth: depth as usize,
             piece_bytes,
+            split: options.split.filter(|_| options.core_may_help),
             queue,
             state: Mutex::default(),
         }
@@ -208,18 +228,29 @@ impl DsaMover {
         // checked that both have the job's length, of which the piece is a part. Leases for reading
         // and writing do not overlap. No engine has the piece.
         let copied = unsafe { guarded::copy(from.cast_const(), to, piece.len as usize) };
-        let copied = copied.map_err(|gone| {
-            let region =
-                if (to.addr()..to.addr() + piece.len as usize).contains(&gone.address) { target } else { source };
-            (gone.done as u64, gone.error("transfer", region.place().0))
-        });
-        match copied {
-            Ok(()) => {
-                state.counters.core_finished_bytes += piece.len;
-                state.piece_done(piece);
-            }
-            Err((done, e)) => state.piece_failed(Piece { at: piece.at + done, ..piece }, e),
+        if copied.is_ok() {
+            state.counters.core_finished_bytes += piece.len;
         }
+        state.copied(piece, copied);
+    }
+
+    /// Copies a piece of a core's share. Others use the mover meanwhile.
+    fn copy_share(&self, state: MutexGuard<'_, State>, piece: Piece) {
+        let Some((source, target)) = state.leases(piece.job) else { return };
+        let (from, to) = addresses(source, target, piece);
+        drop(state);
+        // SAFETY: as in `copy_by_core`. The job and its leases stay in `State` until its open pieces
+        // are done, and this is one of them.
+        let copied = unsafe { guarded::copy(from.cast_const(), to, piece.len as usize) };
+        let mut state = self.state.lock();
+        if let Some(job) = state.jobs.get_mut(&piece.job) {
+            job.cores -= 1;
+        }
+        if copied.is_ok() {
+            state.counters.core_share_bytes += piece.len;
+        }
+        state.copied(piece, copied);
+        (state.idle_rounds, state.idle_since) = (0, None);
     }
 
     /// The queue is lost: what it has is answered by nobody.
@@ -315,11 +346,10 @@ impl DsaMover {
                 pieces.push(piece);
                 continue;
             }
-            let Some(key) = state.unsent.front().copied() else { break };
-            let next = state.jobs.get_mut(&key).and_then(|job| job.cut(key, self.piece_bytes));
-            match next {
+            let is_idle = state.in_flight.is_empty() && pieces.is_empty();
+            match state.next_piece(self.piece_bytes, is_idle) {
                 Some(piece) => pieces.push(piece),
-                None => drop(state.unsent.pop_front()),
+                None => break,
             }
         }
         pieces
@@ -339,6 +369,20 @@ impl DsaMover {
             self.flags,
         ))
     }
+}
+
+/// Copies all bytes of a lease to those of another, as a mover's core does.
+///
+/// # Errors
+/// `InvalidInput` where their lengths differ or the target may not be written; the error of a page
+/// that is missing.
+pub(crate) fn copy(source: &RawLease, target: &RawLease) -> Result<()> {
+    if source.len() != target.len() || target.access() != Access::Write {
+        return Err(Error::new(ErrorKind::InvalidInput, "copy", "leases that do not fit each other"));
+    }
+    // SAFETY: both have the length, and one for writing overlaps no other.
+    let copied = unsafe { guarded::copy(source.address().cast_const(), target.address(), source.len()) };
+    copied.map_err(|gone| gone.error("copy", target.place().0))
 }
 
 /// The addresses of a piece of a job with these leases.
@@ -362,16 +406,31 @@ fn touch(source: &RawLease, target: &RawLease, piece: Piece) -> Result<()> {
 }
 
 impl ActiveJob {
-    /// Cuts off the next piece, unless nothing is left or the job failed.
-    fn cut(&mut self, key: u64, most: u64) -> Option<Piece> {
-        let len = (self.job.span.len - self.sent).min(most);
-        if len == 0 || self.failure.is_some() {
+    /// Cuts off the next piece for the engine, unless nothing is left for it. Where the engine is
+    /// idle and no core copies, what is the core's is left for it too.
+    fn cut(&mut self, key: u64, most: u64, is_idle: bool) -> Option<Piece> {
+        let beyond = is_idle && self.cores == 0;
+        let end = self.engine_share.filter(|_| !beyond).map_or(self.end, |share| share.min(self.end));
+        let len = end.saturating_sub(self.sent).min(most);
+        if len == 0 {
             return None;
         }
         let piece = Piece { job: key, at: self.sent, len, faults: 0 };
         self.sent += len;
         self.open += 1;
         Some(piece)
+    }
+
+    /// Cuts off the last piece for a core, if the job is shared and anything is left.
+    fn cut_for_core(&mut self, key: u64) -> Option<Piece> {
+        let len = self.end.saturating_sub(self.sent).min(CORE_PIECE_BYTES);
+        if len == 0 || self.engine_share.is_none() {
+            return None;
+        }
+        self.end -= len;
+        self.open += 1;
+        self.cores += 1;
+        Some(Piece { job: key, at: self.end, len, faults: 0 })
     }
 }
 
@@ -381,9 +440,42 @@ impl State {
         (self.jobs.len(), self.again.len(), self.in_flight.len(), self.counters.requests + self.counters.short_finished)
     }
 
+    /// Cuts the next piece for the engine off the first job that has one.
+    fn next_piece(&mut self, most: u64, is_idle: bool) -> Option<Piece> {
+        let mut at = 0;
+        while let Some(key) = self.unsent.get(at).copied() {
+            match self.jobs.get_mut(&key).filter(|job| job.sent < job.end) {
+                Some(job) => match job.cut(key, most, is_idle) {
+                    Some(piece) => return Some(piece),
+                    None => at += 1,
+                },
+                None => _ = self.unsent.remove(at),
+            }
+        }
+        None
+    }
+
+    /// Cuts a piece for a core off the first job that is shared.
+    fn next_core_piece(&mut self) -> Option<Piece> {
+        let keys = self.unsent.iter().copied();
+        let mut jobs = keys.filter_map(|key| Some((key, self.jobs.get_mut(&key)?.cut_for_core(key))));
+        jobs.find_map(|(_, piece)| piece)
+    }
+
     fn leases(&self, job: u64) -> Option<(&RawLease, &RawLease)> {
         let job = &self.jobs.get(&job)?.job;
         Some((job.source.as_ref()?, job.target.as_ref()?))
+    }
+
+    /// Notes what became of a piece that a core copied.
+    fn copied(&mut self, piece: Piece, outcome: std::result::Result<(), AccessFault>) {
+        let Err(gone) = outcome else { return self.piece_done(piece) };
+        let Some((source, target)) = self.leases(piece.job) else { return };
+        let (_, to) = addresses(source, target, piece);
+        let is_of_target = (to.addr()..to.addr() + piece.len as usize).contains(&gone.address);
+        let region = if is_of_target { target } else { source };
+        let (done, e) = (gone.done as u64, gone.error("transfer", region.place().0));
+        self.piece_failed(Piece { at: piece.at + done, ..piece }, e);
     }
 
     fn piece_done(&mut self, piece: Piece) {
@@ -398,6 +490,8 @@ impl State {
             job.open -= 1;
             if job.failure.as_ref().is_none_or(|(at, _)| piece.at < *at) {
                 job.failure = Some((piece.at, e));
+                // What is before it is still moved, so that the bytes done are a prefix.
+                job.end = job.end.min(piece.at);
             }
         }
         self.end_if_done(piece.job);
@@ -405,7 +499,7 @@ impl State {
 
     /// Ends a job of which nothing is left to do.
     fn end_if_done(&mut self, key: u64) {
-        let is_done = |job: &ActiveJob| job.open == 0 && (job.failure.is_some() || job.sent == job.job.span.len);
+        let is_done = |job: &ActiveJob| job.open == 0 && job.sent >= job.end;
         if !self.jobs.get(&key).is_some_and(is_done) {
             return;
         }
@@ -451,7 +545,11 @@ impl QueuedMover for DsaMover {
         state.busy_since.get_or_insert_with(Instant::now);
         let key = state.next_job;
         state.next_job += 1;
-        state.jobs.insert(key, ActiveJob { job, sent: 0, open: 0, failure: None, is_stranded: false });
+        let len = job.span.len;
+        let engine_share = self.split.and_then(|split| split.engine_share(len));
+        let new =
+            ActiveJob { job, sent: 0, end: len, engine_share, cores: 0, open: 0, failure: None, is_stranded: false };
+        state.jobs.insert(key, new);
         state.unsent.push_back(key);
         // A job without bytes is done.
         state.end_if_done(key);
@@ -467,6 +565,10 @@ impl QueuedMover for DsaMover {
             done.append(&mut state.finished);
             if done.len() > before || state.jobs.is_empty() {
                 return Ok(());
+            }
+            if wait && let Some(piece) = state.next_core_piece() {
+                self.copy_share(state, piece);
+                continue;
             }
             // Who only looks, again and again, finds out about a lost engine too.
             let round = state.idle_rounds;

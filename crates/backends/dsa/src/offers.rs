@@ -2,12 +2,15 @@
 
 use datapipes_core::Persistence;
 use datapipes_core::backend::{Offer, OfferQuery, Primitive, Quality};
+use datapipes_core::topology::Size;
 
 use crate::cost::MoveCost;
 use crate::discovery::QueueDiscovery;
+use crate::split::SplitRates;
 
 pub(crate) const MOVE: &str = "dsa-move";
 pub(crate) const MOVE_TO_CACHE: &str = "dsa-move-to-cache";
+pub(crate) const WITH_CORE: &str = "dsa-and-core";
 
 pub(crate) fn primitives(found: &QueueDiscovery) -> Vec<Primitive> {
     let available = match found.usable.as_slice() {
@@ -22,12 +25,32 @@ pub(crate) fn primitives(found: &QueueDiscovery) -> Vec<Primitive> {
     vec![
         one(MOVE, "copy by a DMA engine (Intel DSA) into memory (never run on hardware)"),
         one(MOVE_TO_CACHE, "copy by a DMA engine (Intel DSA) into the last-level cache (never run on hardware)"),
+        one(WITH_CORE, "copy by a DMA engine (Intel DSA) and a core, each its share (never run on hardware)"),
     ]
 }
 
 /// Whether source and target are memory that does not overlap.
 pub(crate) fn is_served(ask: &OfferQuery<'_>) -> bool {
     matches!((ask.source.memory(), ask.target.memory()), (Some(source), Some(target)) if !source.overlaps(target))
+}
+
+/// The quality of a copy that is shared, from that of the engine's.
+fn shared(engine: Quality, cost: MoveCost) -> Result<Quality, String> {
+    let Some(split) = cost.split else {
+        return Err("the rates of core and engine were not measured: run `dpipe calibrate --redo`".into());
+    };
+    Ok(Quality { bytes_per_s: split.bytes_per_s, offload: false, ..engine })
+}
+
+fn why_shared(cost: MoveCost) -> String {
+    let Some(split) = cost.split else { return "an engine and a core copy; never run on hardware".into() };
+    let rates = SplitRates::of(cost, split);
+    format!(
+        "from {} an engine ({:.1} GB/s) and a core ({:.1} GB/s) copy so that both end together; never run on hardware",
+        Size(rates.smallest().ceil() as u64),
+        cost.bytes_per_s / 1e9,
+        split.core_bytes_per_s / 1e9
+    )
 }
 
 pub(crate) fn offers(ask: &OfferQuery<'_>, found: &QueueDiscovery, cost: MoveCost) -> Vec<Offer> {
@@ -62,6 +85,11 @@ pub(crate) fn offers(ask: &OfferQuery<'_>, found: &QueueDiscovery, cost: MoveCos
             primitive: MOVE_TO_CACHE,
             verdict: verdict(true),
             why: why("and leaves the lines in the last-level cache"),
+        },
+        Offer {
+            primitive: WITH_CORE,
+            verdict: verdict(true).and_then(|quality| shared(quality, cost)),
+            why: why_shared(cost),
         },
     ]
 }

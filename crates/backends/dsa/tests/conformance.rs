@@ -4,16 +4,19 @@
 
 mod scene;
 
-use datapipes_dsa::QueueMode;
+use datapipes_dsa::{MoveCost, QueueMode, SplitCost};
 use datapipes_testkit::conformance::{CaseVerdict, PlaceKind, run};
 use datapipes_testkit::{TempFolder, bounded, seed};
-use scene::{Behaviour, DeviceOptions, SoftwareDevice};
+use scene::{Behaviour, DeviceOptions, SoftwareDevice, machine_with};
 
 fn certify(what: &str, device: SoftwareDevice) {
     let seed = seed(0xd5a);
     let checked = device.clone();
     let outcomes = bounded(what, move || {
-        let machine = checked.machine();
+        // From a few KiB on, half of a copy is a core's.
+        let split = SplitCost { core_bytes_per_s: 1e9, bytes_per_s: 1.5e9 };
+        let cost = MoveCost { latency_ns: 1000.0, bytes_per_s: 1e9, measured: true, split: Some(split) };
+        let machine = machine_with(checked.backend().with_cost(cost));
         let folder = TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut kinds = PlaceKind::of_memory(machine.topology());
         kinds.extend(PlaceKind::of_nodes(machine.topology()));
@@ -28,7 +31,7 @@ fn certify(what: &str, device: SoftwareDevice) {
         .map(ToString::to_string)
         .collect();
     assert!(failed.is_empty(), "{what}:\n{}", failed.join("\n"));
-    for primitive in ["dsa-move", "dsa-move-to-cache"] {
+    for primitive in ["dsa-move", "dsa-move-to-cache", "dsa-and-core"] {
         let passed = mine.iter().filter(|o| o.way == [primitive] && o.verdict == CaseVerdict::Passed).count();
         assert!(passed >= 9, "{what}: {primitive} passed only {passed} cases");
     }

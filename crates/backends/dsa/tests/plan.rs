@@ -7,7 +7,7 @@ use std::path::Path;
 
 use datapipes_core::backend::Backend;
 use datapipes_core::{Constraints, CoreCache, Dram, ErrorKind, Locator, Persistence, Pmem, PmemOptions, Span};
-use datapipes_dsa::{DescriptorFlags, DsaBackend, MoveCost, QueueDiscovery};
+use datapipes_dsa::{DescriptorFlags, DsaBackend, MoveCost, QueueDiscovery, SplitCost};
 use datapipes_testkit::{TempFolder, bounded};
 use scene::{DeviceOptions, SoftwareDevice, machine_with, pair};
 
@@ -31,13 +31,15 @@ fn without_a_measurement_a_core_copies_and_the_route_says_why() {
 fn a_measured_engine_that_is_faster_is_taken() {
     bounded("a measured engine that is faster is taken", || {
         let device = SoftwareDevice::new(DeviceOptions::default());
-        let cost = MoveCost { latency_ns: 1000.0, bytes_per_s: 1e12, measured: true };
+        let cost = MoveCost { latency_ns: 1000.0, bytes_per_s: 1e12, measured: true, split: None };
         let machine = machine_with(device.backend().with_cost(cost));
         let (source, target) = pair(LEN);
         assert!(machine.connect(&source, &target).unwrap().route().primitives()[0].starts_with("dsa-move"));
         // Its own measurement is of this model: slower than a core.
         let cost = device.backend().measure().unwrap();
         assert!(cost.measured && cost.latency_ns > 0.0 && cost.bytes_per_s > 0.0);
+        let split = cost.split.unwrap();
+        assert!(split.core_bytes_per_s > 0.0 && split.bytes_per_s > 0.0, "{cost:?}");
     });
 }
 
@@ -47,10 +49,19 @@ fn saved_costs_are_read_back_and_others_refused() {
         let folder = TempFolder::new().unwrap();
         let path = folder.path("cost.dsa.json");
         assert_eq!(MoveCost::load_from(&path).unwrap_err().kind(), ErrorKind::NotFound);
-        let cost = MoveCost { latency_ns: 1234.5, bytes_per_s: 2.5e10, measured: true };
+        let cost = MoveCost { latency_ns: 1234.5, bytes_per_s: 2.5e10, measured: true, split: None };
         cost.save_as(&path).unwrap();
         assert_eq!(MoveCost::load_from(&path).unwrap(), cost);
-        for wrong in ["", "{}", r#"{"latency_ns": 0.0, "bytes_per_s": 1.0, "measured": true}"#] {
+        let split = Some(SplitCost { core_bytes_per_s: 1e10, bytes_per_s: 3e10 });
+        let both = MoveCost { split, ..cost };
+        both.save_as(&path).unwrap();
+        assert_eq!(MoveCost::load_from(&path).unwrap(), both);
+        // Costs that an older version saved have no split.
+        std::fs::write(&path, r#"{"latency_ns": 1234.5, "bytes_per_s": 2.5e10, "measured": true}"#).unwrap();
+        assert_eq!(MoveCost::load_from(&path).unwrap(), cost);
+        let bad_split = r#"{"latency_ns": 1.0, "bytes_per_s": 1.0, "measured": true,
+            "split": {"core_bytes_per_s": 0.0, "bytes_per_s": 1.0}}"#;
+        for wrong in ["", "{}", r#"{"latency_ns": 0.0, "bytes_per_s": 1.0, "measured": true}"#, bad_split] {
             std::fs::write(&path, wrong).unwrap();
             assert_eq!(MoveCost::load_from(&path).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong}");
         }

@@ -4,7 +4,9 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use datapipes_core::backend::{Backend, ExtentOptions, ExtentReader, Knob, Mover, Offer, OfferQuery, Primitive};
+use datapipes_core::backend::{
+    Backend, Constraints, ExtentOptions, ExtentReader, Knob, Mover, Offer, OfferQuery, Primitive,
+};
 use datapipes_core::locator::FilePlace;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::BlockDevice;
@@ -14,18 +16,22 @@ use crate::choice::{self, Engine};
 use crate::faults::FaultInjector;
 use crate::kernel_copy::{self, KernelCopy};
 use crate::mover::{Blocking, CacheMode, Direction, FileExtentReader, MoverContext, QueueSettings, Ring, Rules};
+use crate::nvme::{self, Claims, NvmeNamespace, OpenNamespace};
 use crate::short_requests::ring_serves;
 use crate::uring_facts::UringFacts;
+use io_uring::squeue;
 
 const KERNEL_COPY: &str = "kernel-copy";
+const COMMANDS: &str = "uring-nvme";
 /// By name: engine, cache mode, and the direction served (`None` for both).
-const PRIMITIVES: [(&str, Engine, CacheMode, Option<Direction>); 6] = [
+const PRIMITIVES: [(&str, Engine, CacheMode, Option<Direction>); 7] = [
     ("uring-direct", Engine::Ring, CacheMode::Direct, None),
     ("uring-cached", Engine::Ring, CacheMode::Cached, None),
     ("pread-direct", Engine::Blocking, CacheMode::Direct, Some(Direction::Read)),
     ("pread-cached", Engine::Blocking, CacheMode::Cached, Some(Direction::Read)),
     ("pwrite-direct", Engine::Blocking, CacheMode::Direct, Some(Direction::Write)),
     ("pwrite-cached", Engine::Blocking, CacheMode::Cached, Some(Direction::Write)),
+    (COMMANDS, Engine::Commands, CacheMode::Direct, None),
 ];
 
 /// Requests outstanding on a device that does not report its limit.
@@ -118,6 +124,8 @@ impl FileBackendOptions {
 pub struct FileBackend {
     config: FileBackendOptions,
     facts: UringFacts,
+    /// The namespaces that pipes write by commands.
+    claims: Claims,
 }
 
 impl FileBackend {
@@ -129,7 +137,7 @@ impl FileBackend {
     /// As [`probe`](Self::probe), with settings.
     pub fn with(config: FileBackendOptions) -> FileBackend {
         let facts = if config.force_no_uring { UringFacts::forbidden() } else { UringFacts::probe() };
-        FileBackend { config, facts }
+        FileBackend { config, facts, claims: Claims::default() }
     }
 
     /// The result of the probe of io_uring.
@@ -140,7 +148,31 @@ impl FileBackend {
     /// Why an engine does not serve a file, if it does not.
     fn serves(&self, engine: Engine, file: &FilePlace) -> std::result::Result<(), String> {
         self.engine(engine)?;
-        if engine == Engine::Ring { ring_serves(file) } else { Ok(()) }
+        if engine == Engine::Blocking { Ok(()) } else { ring_serves(file) }
+    }
+
+    /// Why commands to a file's namespace do not serve a pipe, if they do not. They are taken only
+    /// where they are asked for: nothing has measured that they are faster.
+    fn passes_commands(
+        &self,
+        file: &FilePlace,
+        direction: Direction,
+        constraints: &Constraints,
+    ) -> std::result::Result<(), String> {
+        let namespace = NvmeNamespace::of(file)?;
+        self.facts.available.clone()?;
+        self.facts.commands.clone()?;
+        if !constraints.only.iter().any(|only| only == COMMANDS) {
+            return Err(format!(
+                "it is taken only where it is named, and its place would be /dev/{}",
+                namespace.generic
+            ));
+        }
+        if direction == Direction::Write && file.not_writable().is_some() {
+            // The quality says why.
+            return Ok(());
+        }
+        OpenNamespace::open(file, direction == Direction::Write, &self.claims).map(|_| ())
     }
 
     /// Why an engine is available, or why it is not.
@@ -149,29 +181,57 @@ impl FileBackend {
             (Engine::Ring, Ok(())) => Ok(format!("io_uring of kernel {}", self.facts.kernel)),
             (Engine::Ring, Err(why)) => Err(why.clone()),
             (Engine::Blocking, _) => Ok("every kernel has it".into()),
+            (Engine::Commands, Err(why)) => Err(why.clone()),
+            (Engine::Commands, Ok(())) => {
+                self.facts.commands.clone()?;
+                Ok(nvme::generic_devices()?.join(", "))
+            }
         }
     }
 
-    fn site(&self, ask: &OfferQuery<'_>, ends: &FileAndMemory<'_>, lane: CacheMode) -> Result<MoverContext> {
+    fn site(
+        &self,
+        ask: &OfferQuery<'_>,
+        ends: &FileAndMemory<'_>,
+        (engine, lane): (Engine, CacheMode),
+    ) -> Result<MoverContext> {
         let file = ends.file;
+        let namespace = match engine {
+            Engine::Ring | Engine::Blocking => None,
+            Engine::Commands => {
+                let opened = OpenNamespace::open(file, ends.direction == Direction::Write, &self.claims);
+                Some(opened.map_err(|why| {
+                    let context = format!("{COMMANDS} for {}: {why}", file.path().display());
+                    Error::new(ErrorKind::Unavailable, "open", context).with_advice("use uring-direct")
+                })?)
+            }
+        };
         let limits = Limits::of(file);
         let asked = ask.constraints.request_bytes.or(self.config.request_bytes).map(u64::from);
         let request = asked.unwrap_or(limits.request);
         let depth = ask.constraints.queue_depth.or(self.config.queue_depth).unwrap_or(limits.depth);
-        let offset_align = u64::from(file.offset_align()).next_power_of_two();
+        let offset_align = match &namespace {
+            None => u64::from(file.offset_align()).next_power_of_two(),
+            Some(namespace) => namespace.facts.block_bytes,
+        };
         let block = rustix::fs::fstat(file.cached_fd()).map_or(4096, |s| u64::try_from(s.st_blksize).unwrap_or(4096));
         let page = datapipes_core::process::page_size() as u64;
         // A file system on several disks may report a whole stripe as its block size, which is not
         // the unit of its cache.
         let block = if block.is_power_of_two() && block <= 64 << 10 { block } else { page };
         let edge_align = offset_align.max(page).max(block);
+        let most = namespace.as_ref().map_or(1 << 30, |namespace| namespace.facts.command_bytes);
+        if most < edge_align {
+            let context = format!("{COMMANDS} for {}: a command moves {most} bytes at most", file.path().display());
+            return Err(Error::new(ErrorKind::Unavailable, "open", context).with_advice("use uring-direct"));
+        }
         let rules = Rules {
             direction: ends.direction,
             lane,
             offset_align,
             memory_align: u64::from(file.memory_align()).next_power_of_two(),
             edge_align,
-            request_bytes: request.clamp(edge_align, 1 << 30) / edge_align * edge_align,
+            request_bytes: request.clamp(edge_align, most) / edge_align * edge_align,
         };
         let slice = self.config.slice_bytes.unwrap_or(SLICE).max(ends.memory.len() / SLICES);
         let slice = slice.clamp(1 << 20, 1 << 30).next_power_of_two();
@@ -184,7 +244,11 @@ impl FileBackend {
         };
         let falls_back = lane == CacheMode::Direct && may_fall_back(ask, ends);
         let ends = (file.clone(), ends.memory.clone());
-        MoverContext::new(ends, rules, falls_back, queue, self.config.faults.clone())
+        let site = MoverContext::new(ends, rules, falls_back, queue, self.config.faults.clone())?;
+        Ok(match namespace {
+            None => site,
+            Some(namespace) => site.by_commands(namespace),
+        })
     }
 
     fn why(
@@ -199,9 +263,9 @@ impl FileBackend {
                 Ok(()) => "one request at a time on the caller's core".to_owned(),
                 Err(why) => format!("one request at a time on the caller's core ({why})"),
             },
-            (Engine::Ring, _) if self.config.no_registered_memory => "deep queue".to_owned(),
-            (Engine::Ring, Ok(())) => "deep queue, registered memory".to_owned(),
-            (Engine::Ring, Err(why)) => format!("deep queue, memory not registered ({why})"),
+            (Engine::Ring | Engine::Commands, _) if self.config.no_registered_memory => "deep queue".to_owned(),
+            (Engine::Ring | Engine::Commands, Ok(())) => "deep queue, registered memory".to_owned(),
+            (Engine::Ring | Engine::Commands, Err(why)) => format!("deep queue, memory not registered ({why})"),
         };
         let where_ = match (lane, direction) {
             (CacheMode::Direct, Direction::Read) => "past the page cache",
@@ -281,6 +345,7 @@ impl Backend for FileBackend {
 
     fn primitives(&self) -> Vec<Primitive> {
         let what = |engine, lane| match (engine, lane) {
+            (Engine::Commands, _) => "NVMe commands through io_uring to a namespace, past the kernel's block layer",
             (Engine::Ring, CacheMode::Direct) => {
                 "io_uring past the page cache, deep queue, registered files and memory"
             }
@@ -318,7 +383,11 @@ impl Backend for FileBackend {
                 _ => choice::quality(file, &choice, direction, (*engine, *lane)),
             };
             let why = self.why((*engine, *lane), direction, file, &choice);
-            Offer { primitive: name, verdict: self.serves(*engine, file).and_then(|()| quality()), why }
+            let serves = || match engine {
+                Engine::Ring | Engine::Blocking => self.serves(*engine, file),
+                Engine::Commands => self.passes_commands(file, direction, ask.constraints),
+            };
+            Offer { primitive: name, verdict: serves().and_then(|()| quality()), why }
         });
         offers.collect()
     }
@@ -336,9 +405,10 @@ impl Backend for FileBackend {
             return Err(not_ours(ask, primitive));
         }
         self.serves(*engine, ends.file).map_err(|why| Error::new(ErrorKind::Unavailable, "open", why))?;
-        let site = self.site(ask, &ends, *lane)?;
+        let site = self.site(ask, &ends, (*engine, *lane))?;
         Ok(Mover::Queued(match engine {
-            Engine::Ring => Box::new(Ring::new(site)?),
+            Engine::Ring => Box::new(Ring::<squeue::Entry>::new(site)?),
+            Engine::Commands => Box::new(Ring::<squeue::Entry128>::new(site)?),
             Engine::Blocking => Box::new(Blocking::new(site)),
         }))
     }

@@ -5,6 +5,7 @@
 //! | `backend` | offers for a pair of places, and opening movers |
 //! | `choice` | bypassing the page cache or using it, and the quality of each |
 //! | `mover` | cuts jobs into requests, carries them out by two engines, and reads the kernel's results in one place |
+//! | `nvme` | NVMe namespaces, and the commands that io_uring passes through to them |
 //! | `kernel_copy` | file to file: reflink, else `copy_file_range` |
 //! | `uring_facts`, `residency` | what the kernel supports, and what the page cache holds |
 //! | `short_requests` | the files on which io_uring may be used |
@@ -21,6 +22,7 @@ mod choice;
 mod faults;
 mod kernel_copy;
 mod mover;
+mod nvme;
 mod priority;
 mod residency;
 mod short_requests;

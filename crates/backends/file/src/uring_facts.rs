@@ -1,6 +1,6 @@
 //! What io_uring supports here, found by asking the kernel.
 
-use io_uring::{IoUring, Probe, opcode};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 use serde::Serialize;
 
 /// The results of a probe of io_uring.
@@ -17,6 +17,8 @@ pub struct UringFacts {
     pub operations: Vec<&'static str>,
     /// Whether memory can be registered slice by slice (kernel 5.19), or why not.
     pub registered_memory: Result<(), String>,
+    /// Whether commands to a device can be passed through (kernel 5.19), or why not.
+    pub commands: Result<(), String>,
 }
 
 impl UringFacts {
@@ -32,6 +34,7 @@ impl UringFacts {
                 features: features(&ring),
                 operations: operations(&ring),
                 registered_memory: ring.submitter().register_buffers_sparse(1).map_err(|e| e.to_string()),
+                commands: commands(&ring),
             },
             Err(e) => UringFacts::without(refusal(&e), kernel),
         }
@@ -45,7 +48,14 @@ impl UringFacts {
 
     fn without(why: String, kernel: String) -> UringFacts {
         let registered_memory = Err("there is no ring".into());
-        UringFacts { available: Err(why), kernel, features: Vec::new(), operations: Vec::new(), registered_memory }
+        UringFacts {
+            commands: Err(why.clone()),
+            available: Err(why),
+            kernel,
+            features: Vec::new(),
+            operations: Vec::new(),
+            registered_memory,
+        }
     }
 }
 
@@ -64,6 +74,18 @@ fn features(ring: &IoUring) -> Vec<&'static str> {
         ("min-timeout", p.is_feature_min_timeout()),
     ];
     all.iter().filter(|f| f.1).map(|f| f.0).collect()
+}
+
+/// Returns whether commands can be passed through: the operation, and a ring whose entries have room
+/// for them.
+fn commands(ring: &IoUring) -> Result<(), String> {
+    if !operations(ring).contains(&"uring-cmd") {
+        return Err("the kernel has no IORING_OP_URING_CMD (kernel 5.19)".into());
+    }
+    match IoUring::<squeue::Entry128, cqueue::Entry32>::builder().build(2) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(format!("a ring with entries of 128 bytes is refused: {e}")),
+    }
 }
 
 fn operations(ring: &IoUring) -> Vec<&'static str> {

@@ -205,7 +205,7 @@ fn facts_are_a_value() {
     let json = serde_json::to_value(backend.uring()).unwrap();
     assert!(json["kernel"].is_string() && json["features"].is_array(), "{json}");
     let primitives = datapipes_core::backend::Backend::primitives(&backend);
-    assert_eq!(primitives.len(), 7);
+    assert_eq!(primitives.len(), 8);
 }
 
 #[test]

@@ -133,6 +133,7 @@ impl fmt::Display for PipeReport {
                 ("requests refused past the page cache and made through it", c.direct_refused),
                 ("requests that the kernel had no thread for, made by the caller", c.queue_refused),
                 ("bytes that the device left and a core copied", c.core_finished_bytes),
+                ("bytes that a core copied as its share", c.core_share_bytes),
                 ("devices lost", c.devices_lost),
                 ("most outstanding", c.max_outstanding),
                 ("failed", c.failed),

@@ -61,6 +61,7 @@ impl Guest {
         const NVME_KINDS: &str = "DATAPIPES_BLOCK_DEVICES=/dev/nvme0n1:/dev/nvme0n2:/dev/nvme0n3:/dev/nvme0n4 \
             DATAPIPES_CONFORMANCE_WITHOUT=dram-huge,dram-pool,cache-l2,cache-l3,disk-direct,disk-cached,tmpfs-auto,\
             tmpfs-direct,tmpfs-cached,pmem-emulated";
+        const NVME: &str = "DATAPIPES_NVME=/dev/nvme0n1:/dev/nvme0n2";
         const HMAT: &str = "DATAPIPES_HMAT=10:20000,70:4000";
         let list: &[(&str, &str, &str)] = match self {
             Guest::Pmem => &[
@@ -72,7 +73,11 @@ impl Guest {
                 ("conformance", "", PMEM_KINDS),
             ],
             Guest::Numa => &[("datapipes_core", "numa", HMAT), ("conformance", "", NUMA_KINDS)],
-            Guest::Nvme => &[("conformance", "", NVME_KINDS)],
+            Guest::Nvme => &[
+                ("datapipes_file", "a_command_that_the_device_refuses", NVME),
+                ("nvme", "", NVME),
+                ("conformance", "", NVME_KINDS),
+            ],
         };
         let run = |(name, arguments, environment): &(&str, &'static str, &'static str)| -> TaskResult<Run> {
             let program = programs.get(*name).ok_or_else(|| format!("the test program {name} was not built"))?;

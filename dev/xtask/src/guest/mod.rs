@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | `pmem` | two NVDIMMs: a DAX file system, a DAX device | conformance and tests of persistent memory, with a real `MAP_SYNC` |
 //! | `numa` | a second node, of memory alone, and an HMAT | tests and conformance of NUMA memory, what the firmware says of it |
-//! | `nvme` | an NVMe disk, four namespaces with blocks of 512 bytes and 4 KiB | conformance of block devices |
+//! | `nvme` | an NVMe disk, four namespaces with blocks of 512 bytes and 4 KiB | conformance of block devices, also by NVMe commands |
 //!
 //! What is not shown there: that a flush was forgotten (the emulation ignores flushes), and any
 //! speed.
@@ -95,7 +95,7 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
 /// Builds the test programs; by the name of their target.
 fn programs() -> TaskResult<BTreeMap<String, PathBuf>> {
     let mut command = cargo(&["test", "--no-run", "--message-format=json", "--tests"]);
-    command.args(["-p", "datapipes-core", "-p", "datapipes-dax", "-p", "datapipes"]);
+    command.args(["-p", "datapipes-core", "-p", "datapipes-dax", "-p", "datapipes-file", "-p", "datapipes"]);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err("the test programs do not build".into());

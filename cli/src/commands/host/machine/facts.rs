@@ -1,5 +1,7 @@
 //! What is shown of a machine.
 
+use std::collections::BTreeMap;
+
 use datapipes::backend::{Knob, Primitive};
 use datapipes::topology::{StorageFacts, Topology};
 use datapipes_cpu::Calibration;
@@ -22,5 +24,6 @@ pub(super) struct Facts<'a> {
 pub(super) struct BackendFacts {
     pub(super) name: &'static str,
     pub(super) primitives: Vec<Primitive>,
+    pub(super) tried_on: BTreeMap<&'static str, &'static str>,
     pub(super) knobs: Vec<Knob>,
 }

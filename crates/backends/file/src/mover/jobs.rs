@@ -25,6 +25,7 @@ use super::bounce::BounceBuffer;
 use super::request_plan::{CacheMode, Direction, RemainingPart};
 use super::site::MoverContext;
 use crate::faults::{FaultVerdict, Operation};
+use crate::nvme::{IoCommand, Status};
 
 /// How often a request is repeated without progress before its errno is reported.
 const TRIES: u16 = 1000;
@@ -42,6 +43,10 @@ pub(crate) struct IoRequest {
     injected: Option<i32>,
     /// Whether the kernel is to lose it.
     pub(crate) lost: bool,
+    /// The command that it is, where it is one.
+    pub(crate) command: Option<IoCommand>,
+    /// Why the device refused it.
+    status: Option<Status>,
     /// The cache mode, which determines the descriptor.
     pub(crate) lane: CacheMode,
     /// The offset in the file.
@@ -52,6 +57,8 @@ pub(crate) struct IoRequest {
     pub(crate) address: usize,
     /// The offset in the region, where the address is in the job's own memory.
     pub(crate) region_at: Option<usize>,
+    /// Whether it names registered memory.
+    pub(crate) registered: bool,
     /// The job's notifier, if nothing of the job is left beside this request, or if it rang before.
     pub(crate) notifier: Option<Arc<CompletionNotifier>>,
 }
@@ -60,6 +67,26 @@ impl IoRequest {
     /// Returns the kernel's result, or once the one that replaces it.
     pub(crate) fn result(&mut self, result: i32) -> i32 {
         self.injected.take().map_or(result, |errno| -errno)
+    }
+
+    /// Whether it is a command to a device.
+    pub(crate) fn is_command(&self) -> bool {
+        self.command.is_some()
+    }
+
+    /// Returns a queue's answer as that of a read or a write: bytes, or a negative errno. A command
+    /// moves all of its bytes or none, and its answer is a status, which is kept.
+    pub(crate) fn answered(&mut self, answer: i32) -> i32 {
+        match (&self.command, answer) {
+            (Some(command), 0) => i32::try_from(command.len).unwrap_or(i32::MAX),
+            (Some(_), 1..) => {
+                // It has 15 bits.
+                let status = Status(answer as u16);
+                self.status = Some(status);
+                -status.errno()
+            }
+            _ => answer,
+        }
     }
 
     /// Whether this result says that a queue returned the request undone, and not for the first
@@ -275,9 +302,14 @@ impl JobTable {
         let site = self.site.clone();
         let job = self.job(rest.slot);
         let Spot { file_at, address, region_at } = job.spot(rest.at);
+        // Commands do not end at the end of the namespace by themselves.
+        let left = site.namespace.as_ref().map_or(u64::MAX, |namespace| namespace.facts.len().saturating_sub(file_at));
+        if left == 0 {
+            return Err(self.beyond_the_end(&rest));
+        }
         let need = RemainingPart {
             file_at,
-            len: rest.len,
+            len: rest.len.min(left),
             address: address as u64,
             room: site.max_request_len(region_at, job.span.len),
         };
@@ -293,11 +325,14 @@ impl JobTable {
             bounce: None,
             injected,
             lost,
+            command: None,
+            status: None,
             lane: cut.lane,
             file_at: cut.file_at,
             len,
             address,
             region_at: Some(region_at),
+            registered: false,
             notifier: None,
         };
         if cut.bounce {
@@ -316,6 +351,13 @@ impl JobTable {
             piece.bounce = Some(bounce);
             self.counters.bounces += 1;
             self.counters.bounced_bytes += cut.useful;
+        }
+        if let (Some(namespace), CacheMode::Direct) = (&site.namespace, piece.lane) {
+            let write = site.rules.direction == Direction::Write;
+            piece.command = namespace.facts.command(write, piece.file_at, piece.len, piece.address as u64);
+            if piece.command.is_none() {
+                return Err(self.outside(&rest, piece));
+            }
         }
         let job = self.job(rest.slot);
         if job.rung || job.in_flight == 0 && job.rests == 0 && rest.len == cut.useful {
@@ -336,7 +378,8 @@ impl JobTable {
     /// becomes progress, another try, or the job's error.
     pub(crate) fn finish_request(&mut self, mut piece: IoRequest, result: i32) {
         let result = piece.result(result);
-        let IoRequest { slot, at, useful, skip, tries, bounce, lane, .. } = piece;
+        let IoRequest { slot, at, useful, skip, tries, bounce, lane, status, ref command, .. } = piece;
+        let is_command = command.is_some();
         self.outstanding -= 1;
         self.job(slot).in_flight -= 1;
         let mut moved = u64::try_from(result).unwrap_or(0).saturating_sub(skip).min(useful);
@@ -366,6 +409,7 @@ impl JobTable {
             let rest = PendingRange { slot, at, len: useful, tries }.after(moved, tries);
             let outcome = match gone {
                 Some(error) => Err(self.gone(&rest, error)),
+                None if is_command && moved == 0 => self.check_command(&rest, result, status),
                 None => self.check_retry(&rest, lane, result, moved),
             };
             match outcome {
@@ -381,6 +425,52 @@ impl JobTable {
     fn gone(&mut self, rest: &PendingRange, error: Error) -> Error {
         let file_at = self.job(rest.slot).spot(rest.at).file_at;
         error.within(self.path()).with_offset(file_at).with_bytes_done(rest.at)
+    }
+
+    /// Makes the error of a part behind the end of a namespace, in the form of the other errors.
+    fn beyond_the_end(&mut self, rest: &PendingRange) -> Error {
+        let file_at = self.job(rest.slot).spot(rest.at).file_at;
+        let error = match self.site.rules.direction {
+            Direction::Read => Error::end_of_source("read", self.path(), file_at),
+            Direction::Write => Error::os("write", libc::ENOSPC, self.path()).with_offset(file_at),
+        };
+        error.with_bytes_done(rest.at)
+    }
+
+    /// Makes the error of a request that is no command to the namespace. The rules of the mover make
+    /// none, unless the namespace was formatted anew.
+    fn outside(&mut self, rest: &PendingRange, piece: IoRequest) -> Error {
+        let context = format!("{}: {} bytes at {} are not whole blocks of it", self.path(), piece.len, piece.file_at);
+        if let Some(bounce) = piece.bounce {
+            self.site.bounces.give_back(bounce);
+        }
+        Error::new(ErrorKind::InvalidInput, self.site.operation(), context)
+            .with_offset(piece.file_at)
+            .with_bytes_done(rest.at)
+    }
+
+    /// Decides whether a command that failed is tried again; otherwise returns the job's error.
+    fn check_command(&mut self, rest: &PendingRange, result: i32, status: Option<Status>) -> Result<()> {
+        let again = match status {
+            Some(status) => status.may_be_repeated(rest.tries),
+            None => matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED) && rest.tries < TRIES,
+        };
+        if again {
+            self.counters.retries += 1;
+            return Ok(());
+        }
+        let context = match status {
+            Some(status) => format!("{}: {status}", self.path()),
+            None => self.path(),
+        };
+        let file_at = self.job(rest.slot).spot(rest.at).file_at;
+        let error = Error::os(self.site.operation(), -result, context).with_offset(file_at).with_bytes_done(rest.at);
+        Err(match (status, -result) {
+            (None, libc::EINVAL | libc::EOPNOTSUPP | libc::EACCES) => {
+                error.with_advice("the kernel refuses the command: use uring-direct")
+            }
+            _ => error,
+        })
     }
 
     /// Decides whether a request that stopped early is tried again; otherwise returns the job's

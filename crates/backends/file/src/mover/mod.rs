@@ -12,9 +12,11 @@
 
 mod blocking;
 mod bounce;
+mod entries;
 mod extents;
 mod iowq_keepalive;
 mod jobs;
+mod page_cache;
 mod request_plan;
 mod ring;
 mod site;

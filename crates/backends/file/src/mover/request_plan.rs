@@ -57,7 +57,7 @@ pub(crate) struct Rules {
     pub(crate) memory_align: u64,
     /// Direct writes cover whole units of this: pages and blocks of the file system.
     pub(crate) edge_align: u64,
-    /// The most bytes of one request.
+    /// The most bytes of one request; at least `edge_align`.
     pub(crate) request_bytes: u64,
 }
 
@@ -121,7 +121,7 @@ impl Rules {
         }
         let to_block = align.saturating_sub(before);
         let useful = if need.len <= ONE_BOUNCE || !self.agree(need) {
-            need.len.min(down(BOUNCE, align).max(align).saturating_sub(before))
+            need.len.min(down(BOUNCE.min(self.request_bytes), align).max(align).saturating_sub(before))
         } else if before != 0 {
             to_block.min(need.len)
         } else {
@@ -160,7 +160,7 @@ impl Rules {
         if misalignment(need.address, self.memory_align) == 0 {
             return straight(CacheMode::Direct, need, self.whole(need, unit));
         }
-        let useful = down(need.len.min(BOUNCE.max(unit)), unit);
+        let useful = down(need.len.min(BOUNCE.min(self.request_bytes).max(unit)), unit);
         RequestPlan { lane: CacheMode::Direct, file_at: need.file_at, io_len: useful, skip: 0, useful, bounce: true }
     }
 

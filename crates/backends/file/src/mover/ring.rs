@@ -25,11 +25,13 @@ use std::time::{Duration, Instant};
 use datapipes_core::backend::{CompletionNotifier, Counters, Job, JobCompletion, QueuedMover};
 use datapipes_core::locks::{Mutex, MutexGuard};
 use datapipes_core::{Error, ErrorKind, Result};
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::blocking::run_blocking;
+use super::entries::RingEntry;
 use super::iowq_keepalive;
 use super::jobs::{IoRequest, JobTable};
+use super::page_cache;
 use super::request_plan::{CacheMode, Direction};
 use super::site::MoverContext;
 use super::slices::Slices;
@@ -63,28 +65,29 @@ struct State {
     duty: Option<(PriorityBudget, Vec<bool>)>,
 }
 
-/// The engine with a ring. The fields drop in order: the ring before the memory that is registered
-/// with it.
-pub(crate) struct Ring {
-    ring: IoUring,
+/// The engine with a ring, whose entries are wide where requests are commands to a device. The
+/// fields drop in order: the ring before the memory that is registered with it.
+pub(crate) struct Ring<E: RingEntry = squeue::Entry> {
+    ring: IoUring<E, E::Answer>,
     site: Arc<MoverContext>,
-    /// Whether the descriptors are registered: cached at 0, direct at 1.
+    /// Whether the descriptors are registered: cached at 0, direct at 1, for commands at 2.
     fixed_files: bool,
     state: Mutex<State>,
     reaper: Mutex<()>,
     calls: AtomicU64,
 }
 
-impl Ring {
+impl<E: RingEntry> Ring<E> {
     /// Opens a ring.
     ///
     /// # Errors
-    /// Errors of `io_uring_setup` and of the first entry.
-    pub(crate) fn new(site: MoverContext) -> Result<Ring> {
+    /// Errors of `io_uring_setup` and of the first entry; `Unavailable` where requests are commands
+    /// and the kernel refuses one.
+    pub(crate) fn new(site: MoverContext) -> Result<Ring<E>> {
         let calls = AtomicU64::new(1);
         let depth = site.queue.depth.max(1);
         // Each request may be followed by a notifier, and a few entries belong to no request.
-        let ring = IoUring::builder()
+        let mut ring = IoUring::<E, E::Answer>::builder()
             .setup_clamp()
             .build((2 * depth).saturating_add(OTHERS).next_power_of_two())
             .map_err(|e| Error::io("open a ring for", e, site.file.path().display().to_string()))?;
@@ -93,12 +96,17 @@ impl Ring {
         calls.fetch_add(1, Ordering::Relaxed);
         ring.submit().map_err(|e| Error::io("enter a ring for", e, site.file.path().display().to_string()))?;
         let depth = depth.min((ring.params().sq_entries().saturating_sub(OTHERS)) / 2) as usize;
-        let files = [site.fd(CacheMode::Cached), site.fd(CacheMode::Direct)];
+        if let Some(namespace) = &site.namespace {
+            calls.fetch_add(1, Ordering::Relaxed);
+            E::try_command(&mut ring, namespace, &site.bounces)?;
+        }
+        let mut files = vec![site.fd(CacheMode::Cached), site.fd(CacheMode::Direct)];
+        files.extend(site.namespace.as_ref().map(|namespace| namespace.device.as_raw_fd()));
         calls.fetch_add(1, Ordering::Relaxed);
         // If it is refused (a limit on open files, an old kernel), requests use the descriptors
         // instead.
         let fixed_files = ring.submitter().register_files(&files).is_ok();
-        let slices = Slices::new(&ring, site.memory.clone(), site.queue.slice_bytes, &calls);
+        let slices = Slices::new(&ring.submitter(), site.memory.clone(), site.queue.slice_bytes, &calls);
         let site = Arc::new(site);
         let state = State {
             jobs: JobTable::new(site.clone()),
@@ -121,7 +129,7 @@ impl Ring {
     fn reap(&self, state: &mut State) {
         // SAFETY: the caller holds `reaper`, and the completion queue is touched only with it held.
         let answers = unsafe { self.ring.completion_shared() };
-        for answer in answers {
+        for answer in answers.map(Into::<cqueue::Entry>::into) {
             if answer.user_data() == TIMER {
                 state.watchdog.heard(answer.result());
                 continue;
@@ -148,12 +156,24 @@ impl Ring {
             {
                 duty.end(Instant::now());
             }
-            let mut result = piece.result(answer.result());
+            let answered = piece.answered(answer.result());
+            let mut result = piece.result(answered);
+            if result == -libc::EINVAL && piece.is_command() && piece.registered {
+                // Kernels before 6.1 take no registered memory in commands.
+                state.slices.refuse("the kernel refuses a command with registered memory");
+                result = -libc::EAGAIN;
+            }
             if piece.is_given_back(result) {
                 state.jobs.counters.queue_refused += 1;
                 result = run_blocking(&self.site, &piece, &self.calls);
             }
+            let written = piece.is_command() && self.site.rules.direction == Direction::Write;
+            let part = (piece.file_at, u64::from(piece.len));
             state.jobs.finish_request(piece, result);
+            if written {
+                self.calls.fetch_add(1, Ordering::Relaxed);
+                page_cache::drop_pages(self.site.file.cached_fd(), part.0, part.1);
+            }
         }
     }
 
@@ -164,13 +184,14 @@ impl Ring {
         // holds.
         let mut entries = unsafe { self.ring.submission_shared() };
         while let Some(index) = state.free.pop() {
-            let Some(piece) = state.jobs.next_request() else {
+            let Some(mut piece) = state.jobs.next_request() else {
                 state.free.push(index);
                 break;
             };
             let (slices, len) = (&mut state.slices, piece.len as usize);
             let at = piece.region_at.filter(|_| self.site.rules.may_be_registered(piece.lane, piece.address as u64));
-            let buffer = at.and_then(|at| slices.lookup(&self.ring, at, len, &self.calls));
+            let buffer = at.and_then(|at| slices.lookup(&self.ring.submitter(), at, len, &self.calls));
+            piece.registered = buffer.is_some();
             match buffer {
                 Some(_) => state.jobs.counters.fixed_buffer_hits += 1,
                 None => state.jobs.counters.fixed_buffer_misses += 1,
@@ -184,18 +205,18 @@ impl Ring {
             };
             let (entry, flags) = match piece.lost {
                 false => (self.entry(&piece, buffer, urgent), self.fixed_file_flag()),
-                true => (lost(), squeue::Flags::empty()),
+                true => (lost().into(), squeue::Flags::empty()),
             };
-            let entry = entry.user_data(index as u64);
+            let entry = entry.numbered(index as u64);
             let pushed = match piece.notifier.clone() {
                 Some(notifier) => {
-                    let first = entry.flags(flags | squeue::Flags::IO_HARDLINK);
+                    let first = entry.flagged(flags | squeue::Flags::IO_HARDLINK);
                     push_with_bell(&mut entries, first, notifier, &mut state.next_bell, &mut state.notifiers)
                 }
                 // SAFETY: the entry's memory is leased to the request's job or is the request's
                 // bounce buffer, and the request stays in `flights` until the kernel answers. The
                 // descriptors live as long as the site.
-                None => unsafe { entries.push(&entry.flags(flags)) },
+                None => unsafe { entries.push(&entry.flagged(flags)) },
             };
             if pushed.is_err() {
                 // The ring has enough entries for all flights. Without room, the request would be
@@ -210,20 +231,21 @@ impl Ring {
         }
         // Keeps room for every request that may still come.
         let room =
-            |entries: &squeue::SubmissionQueue<'_>| entries.capacity() - entries.len() > 2 * state.free.len() + 2;
+            |entries: &squeue::SubmissionQueue<'_, E>| entries.capacity() - entries.len() > 2 * state.free.len() + 2;
         let timer = state.watchdog.timer(|entry| {
             // SAFETY: the entry refers to no memory.
-            room(&entries) && unsafe { entries.push(&entry) }.is_ok()
+            room(&entries) && unsafe { entries.push(&entry.into()) }.is_ok()
         });
         if let Some(timer) = timer.filter(|_| room(&entries)) {
             // A thread that waits for a notifier learns of the timer by a notifier.
             let pushed = match state.flights.iter().flatten().find_map(|piece| piece.notifier.as_ref()) {
                 Some(notifier) => {
-                    let (first, notifier) = (timer.flags(squeue::Flags::IO_HARDLINK), Arc::new(notifier.another()));
+                    let first = E::from(timer.flags(squeue::Flags::IO_HARDLINK));
+                    let notifier = Arc::new(notifier.another());
                     push_with_bell(&mut entries, first, notifier, &mut state.next_bell, &mut state.notifiers)
                 }
                 // SAFETY: the time that the entry refers to is static.
-                None => unsafe { entries.push(&timer) },
+                None => unsafe { entries.push(&timer.into()) },
             };
             if pushed.is_ok() {
                 state.watchdog.armed();
@@ -246,12 +268,18 @@ impl Ring {
         let nothing = opcode::Nop::new().build().user_data(NOTICE);
         // SAFETY: the entry refers to no memory. Where there is no room for it, others are on their
         // way, whose answers suffice.
-        let _ = unsafe { entries.push(&nothing) };
+        let _ = unsafe { entries.push(&nothing.into()) };
         entries.sync();
         entries.len() as u32
     }
 
-    fn entry(&self, piece: &IoRequest, buffer: Option<u16>, urgent: bool) -> squeue::Entry {
+    fn entry(&self, piece: &IoRequest, buffer: Option<u16>, urgent: bool) -> E {
+        if let (Some(command), Some(namespace)) = (&piece.command, &self.site.namespace) {
+            let device = if self.fixed_files { 2 } else { namespace.device.as_raw_fd() };
+            if let Some(entry) = E::command(types::Fd(device), command, buffer) {
+                return entry;
+            }
+        }
         let fd = if self.fixed_files {
             types::Fd(RawFd::from(piece.lane == CacheMode::Direct))
         } else {
@@ -260,7 +288,7 @@ impl Ring {
         let (at, len) = (piece.file_at, piece.len);
         let priority = if urgent { self.site.queue.io_priority } else { 0 };
         let address = std::ptr::with_exposed_provenance_mut::<u8>(piece.address);
-        match (self.site.rules.direction, buffer) {
+        let plain = match (self.site.rules.direction, buffer) {
             (Direction::Read, Some(buffer)) => {
                 opcode::ReadFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build()
             }
@@ -269,7 +297,32 @@ impl Ring {
                 opcode::WriteFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build()
             }
             (Direction::Write, None) => opcode::Write::new(fd, address, len).offset(at).ioprio(priority).build(),
+        };
+        plain.into()
+    }
+
+    /// Makes a part of a namespace ready for commands, which the kernel's page cache knows nothing
+    /// of: what the cache has for the device is written to it, as the kernel does for requests past
+    /// the page cache. What is to be written then leaves the cache.
+    fn prepare(&self, job: &Job) -> Result<()> {
+        if self.site.namespace.is_none() || job.span.len == 0 {
+            return Ok(());
         }
+        let file = self.site.file.cached_fd();
+        let (at, len) = match self.site.rules.direction {
+            Direction::Read => (job.span.source, job.span.len),
+            Direction::Write => (job.span.target, job.span.len),
+        };
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let written = page_cache::write_back(file, at, len);
+        written.map_err(|e| {
+            Error::os("write back", e.raw_os_error(), self.site.file.path().display().to_string()).with_offset(at)
+        })?;
+        if self.site.rules.direction == Direction::Write {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            page_cache::drop_pages(file, at, len);
+        }
+        Ok(())
     }
 
     fn fixed_file_flag(&self) -> squeue::Flags {
@@ -343,9 +396,9 @@ impl Ring {
 }
 
 /// Puts two linked entries into the queue: the first, and behind it the byte of a notifier.
-fn push_with_bell(
-    entries: &mut squeue::SubmissionQueue<'_>,
-    first: squeue::Entry,
+fn push_with_bell<E: RingEntry>(
+    entries: &mut squeue::SubmissionQueue<'_, E>,
+    first: E,
     notifier: Arc<CompletionNotifier>,
     next: &mut u64,
     notifiers: &mut HashMap<u64, Arc<CompletionNotifier>>,
@@ -358,15 +411,18 @@ fn push_with_bell(
         .user_data(BELL | number);
     // SAFETY: the caller keeps what the first entry refers to until the kernel answers. The byte is
     // static, and the socket is kept in `notifiers` for as long.
-    unsafe { entries.push_multiple(&[first, send]) }?;
+    unsafe { entries.push_multiple(&[first, send.into()]) }?;
     // The kernel sees the entries only after `sync`.
     notifier.count();
     notifiers.insert(number, notifier);
     Ok(())
 }
 
-impl QueuedMover for Ring {
+impl<E: RingEntry> QueuedMover for Ring<E> {
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
+        if let Err(error) = self.prepare(&job) {
+            return Err((job, error));
+        }
         let mut state = self.lock();
         state.jobs.admit(job)?;
         let unseen = self.push_requests(&mut state);
@@ -380,7 +436,11 @@ impl QueuedMover for Ring {
         let mut state = self.lock();
         let mut outcome = Ok(());
         while let Some(job) = jobs.pop_front() {
-            if let Err((job, error)) = state.jobs.admit(job) {
+            let admitted = match self.prepare(&job) {
+                Ok(()) => state.jobs.admit(job),
+                Err(error) => Err((job, error)),
+            };
+            if let Err((job, error)) = admitted {
                 jobs.push_front(job);
                 outcome = Err(error);
                 break;
@@ -415,7 +475,7 @@ impl QueuedMover for Ring {
     }
 }
 
-impl Drop for Ring {
+impl<E: RingEntry> Drop for Ring<E> {
     fn drop(&mut self) {
         // The kernel may still write into leased memory, so this waits for it. A ring that is
         // permanently broken leaks its jobs with their leases rather than freeing memory that the

@@ -12,6 +12,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use super::bounce::BouncePool;
 use super::request_plan::{BOUNCE, CacheMode, Direction, Rules};
 use crate::faults::FaultInjector;
+use crate::nvme::OpenNamespace;
 
 /// The queue settings of a mover.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct MoverContext {
     pub(crate) rules: Rules,
     pub(crate) queue: QueueSettings,
     pub(crate) faults: Option<Arc<dyn FaultInjector>>,
+    /// The namespace that direct requests go to as commands, if they do.
+    pub(crate) namespace: Option<OpenNamespace>,
     /// The number of requests made so far.
     pub(crate) requests: AtomicU64,
     pub(crate) bounces: BouncePool,
@@ -65,7 +68,24 @@ impl MoverContext {
         let bounces = BouncePool::new(usize::try_from(buffer).unwrap_or(1 << 20));
         let fell_back = AtomicBool::new(false);
         let requests = AtomicU64::new(0);
-        Ok(MoverContext { file, memory, rules, queue, faults, requests, bounces, direct, falls_back, fell_back })
+        Ok(MoverContext {
+            file,
+            memory,
+            rules,
+            queue,
+            faults,
+            namespace: None,
+            requests,
+            bounces,
+            direct,
+            falls_back,
+            fell_back,
+        })
+    }
+
+    /// The same, with direct requests as commands to a namespace.
+    pub(crate) fn by_commands(self, namespace: OpenNamespace) -> MoverContext {
+        MoverContext { namespace: Some(namespace), falls_back: false, ..self }
     }
 
     /// Returns the present rules: those of the page cache, once the file system refused a request

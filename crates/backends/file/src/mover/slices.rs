@@ -15,7 +15,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapipes_core::memory::MemoryRange;
-use io_uring::IoUring;
+use io_uring::Submitter;
 
 /// The largest buffer that the kernel accepts.
 const MAX_SLICE_BYTES: usize = 1 << 30;
@@ -47,7 +47,7 @@ pub(crate) struct Slices {
 
 impl Slices {
     /// Makes a table for the slices of a range. With `slice_bytes` of 0, it registers none.
-    pub(crate) fn new(ring: &IoUring, memory: MemoryRange, slice_bytes: usize, calls: &AtomicU64) -> Slices {
+    pub(crate) fn new(ring: &Submitter<'_>, memory: MemoryRange, slice_bytes: usize, calls: &AtomicU64) -> Slices {
         let generation = memory.region().generation();
         let mut slices = Slices { memory, slice_bytes, first: 0, slices: Vec::new(), generation, refused: None };
         if slice_bytes == 0 {
@@ -69,7 +69,7 @@ impl Slices {
         }
         calls.fetch_add(1, Ordering::Relaxed);
         // The count is at most TABLE.
-        match ring.submitter().register_buffers_sparse(count as u32) {
+        match ring.register_buffers_sparse(count as u32) {
             Ok(()) => slices.slices = vec![Slice::Plain(0); count],
             Err(e) => slices.refused = Some(e.to_string()),
         }
@@ -78,7 +78,13 @@ impl Slices {
 
     /// Returns the buffer that holds `len` bytes at `region_at`, if there is one, and registers it
     /// if that pays.
-    pub(crate) fn lookup(&mut self, ring: &IoUring, region_at: usize, len: usize, calls: &AtomicU64) -> Option<u16> {
+    pub(crate) fn lookup(
+        &mut self,
+        ring: &Submitter<'_>,
+        region_at: usize,
+        len: usize,
+        calls: &AtomicU64,
+    ) -> Option<u16> {
         let slice = region_at.checked_div(self.slice_bytes)?;
         let generation = self.memory.region().generation();
         if generation != self.generation {
@@ -104,6 +110,12 @@ impl Slices {
         u16::try_from(index).ok()
     }
 
+    /// Registers no more slices, and uses none.
+    pub(crate) fn refuse(&mut self, why: &str) {
+        self.refused = Some(why.to_owned());
+        self.slices.clear();
+    }
+
     /// The end of the range in its region.
     fn end(&self) -> usize {
         self.memory.at().saturating_add(self.memory.len())
@@ -118,7 +130,7 @@ impl Slices {
     }
 
     /// Registers the slice with an index and these bytes.
-    fn register(&mut self, ring: &IoUring, index: usize, part: &MemoryRange, calls: &AtomicU64) -> bool {
+    fn register(&mut self, ring: &Submitter<'_>, index: usize, part: &MemoryRange, calls: &AtomicU64) -> bool {
         // The kernel accepts buffers that do not start at a page. It pins the pages that they
         // touch.
         let buffer = libc::iovec { iov_base: part.address().cast(), iov_len: part.len() };
@@ -126,7 +138,7 @@ impl Slices {
         // The index is less than TABLE. SAFETY: the buffer lies within the memory range held in
         // `self`. So it stays mapped while the ring, which is dropped before `self`, has it
         // registered. Bytes move only for jobs that lease them.
-        let outcome = unsafe { ring.submitter().register_buffers_update(index as u32, &[buffer], None) };
+        let outcome = unsafe { ring.register_buffers_update(index as u32, &[buffer], None) };
         if let Err(e) = &outcome {
             self.refused = Some(e.to_string());
         }
