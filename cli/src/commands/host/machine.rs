@@ -31,8 +31,8 @@ const ENDING: Ending = Ending {
 #[derive(Debug, clap::Args)]
 #[command(after_help = ENDING.text())]
 pub(crate) struct Args {
-    /// Print JSON: fingerprint, topology, storage, backends (name, primitives, tried_on, knobs), io_uring,
-    /// calibration, storage_cost
+    /// Print JSON: fingerprint, topology, storage, backends (name, primitives, tried_on, knobs),
+    /// io_uring, calibration, storage_cost
     #[arg(long)]
     json: bool,
     /// Measure, and draw the storage pyramid of this machine as SVG

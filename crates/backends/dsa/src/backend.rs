@@ -146,7 +146,8 @@ impl DsaBackend {
         drop(mover);
         let engine = MoveCost { latency_ns, bytes_per_s, measured: true, split: None };
         let core_bytes_per_s = rate(copy_by_core(source.memory(), target.memory(), LONG.1)?);
-        // At first as if they did not share the memory's rate; what they reach together is measured.
+        // At first as if they did not share the memory's rate; what they reach together is
+        // measured.
         let split = SplitCost { core_bytes_per_s, bytes_per_s: bytes_per_s + core_bytes_per_s };
         let split_rates = Some(SplitRates::of(engine, split));
         let both = DsaMover::new(queue, MoveOptions { core_may_help: true, split: split_rates, ..options });

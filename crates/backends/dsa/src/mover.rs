@@ -12,9 +12,9 @@
 //! ```
 //!
 //! Where a job is shared with a core, the engine takes pieces from its beginning, up to its share.
-//! A thread that waits would poll anyway; it copies pieces from the end instead, until both meet. An
-//! engine that has nothing to do goes on beyond its share, unless a core is copying. So a job also
-//! ends where nobody waits, or where the shares were planned wrongly.
+//! A thread that waits would poll anyway; it copies pieces from the end instead, until both meet.
+//! An engine that has nothing to do goes on beyond its share, unless a core is copying. So a job
+//! also ends where nobody waits, or where the shares were planned wrongly.
 //!
 //! The engine is polled, so there is no descriptor to wait for ([`QueuedMover::event`]).
 //!
@@ -239,8 +239,8 @@ impl DsaMover {
         let Some((source, target)) = state.leases(piece.job) else { return };
         let (from, to) = addresses(source, target, piece);
         drop(state);
-        // SAFETY: as in `copy_by_core`. The job and its leases stay in `State` until its open pieces
-        // are done, and this is one of them.
+        // SAFETY: as in `copy_by_core`. The job and its leases stay in `State` until its open
+        // pieces are done, and this is one of them.
         let copied = unsafe { guarded::copy(from.cast_const(), to, piece.len as usize) };
         let mut state = self.state.lock();
         if let Some(job) = state.jobs.get_mut(&piece.job) {

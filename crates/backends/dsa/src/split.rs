@@ -22,8 +22,8 @@ impl SplitRates {
         SplitRates { latency: cost.latency_ns / 1e9, engine: cost.bytes_per_s, core: split.core_bytes_per_s }
     }
 
-    /// The length from which copies are split: the engine's share then takes as long as its latency,
-    /// and the core copies during both.
+    /// The length from which copies are split: the engine's share then takes as long as its
+    /// latency, and the core copies during both.
     #[allow(clippy::arithmetic_side_effects)] // Of floating-point numbers.
     pub(crate) fn smallest(&self) -> f64 {
         self.latency * (self.engine + 2.0 * self.core)

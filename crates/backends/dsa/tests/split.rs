@@ -201,8 +201,8 @@ fn faults_and_a_full_queue_lose_nothing() {
     });
 }
 
-/// The core meets the missing pages first, at the end; the error is about the first of them, and all
-/// before it is there.
+/// The core meets the missing pages first, at the end; the error is about the first of them, and
+/// all before it is there.
 #[test]
 fn of_a_source_that_lost_its_end_all_before_it_arrives() {
     bounded("of a source that lost its end all before it arrives", || {

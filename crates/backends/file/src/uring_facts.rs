@@ -76,8 +76,8 @@ fn features(ring: &IoUring) -> Vec<&'static str> {
     all.iter().filter(|f| f.1).map(|f| f.0).collect()
 }
 
-/// Returns whether commands can be passed through: the operation, and a ring whose entries have room
-/// for them.
+/// Returns whether commands can be passed through: the operation, and a ring whose entries have
+/// room for them.
 fn commands(ring: &IoUring) -> Result<(), String> {
     if !operations(ring).contains(&"uring-cmd") {
         return Err("the kernel has no IORING_OP_URING_CMD (kernel 5.19)".into());

@@ -66,7 +66,8 @@ pub(crate) trait RingEntry: squeue::EntryMarker + From<squeue::Entry> + Send + S
 /// Submits an entry to a ring that has no other, and returns its answer.
 ///
 /// # Safety
-/// The memory that the entry refers to must stay until the answer, and for ever where there is none.
+/// The memory that the entry refers to must stay until the answer, and for ever where there is
+/// none.
 unsafe fn answer<E: RingEntry>(ring: &mut IoUring<E, E::Answer>, entry: &E) -> std::result::Result<i32, String> {
     // SAFETY: as the caller guarantees.
     unsafe { ring.submission().push(entry) }.map_err(|e| e.to_string())?;

@@ -437,8 +437,8 @@ impl JobTable {
         error.with_bytes_done(rest.at)
     }
 
-    /// Makes the error of a request that is no command to the namespace. The rules of the mover make
-    /// none, unless the namespace was formatted anew.
+    /// Makes the error of a request that is no command to the namespace. The rules of the mover
+    /// make none, unless the namespace was formatted anew.
     fn outside(&mut self, rest: &PendingRange, piece: IoRequest) -> Error {
         let context = format!("{}: {} bytes at {} are not whole blocks of it", self.path(), piece.len, piece.file_at);
         if let Some(bounce) = piece.bounce {

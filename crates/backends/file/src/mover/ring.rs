@@ -159,7 +159,8 @@ impl<E: RingEntry> Ring<E> {
             let answered = piece.answered(answer.result());
             let mut result = piece.result(answered);
             if result == -libc::EINVAL && piece.is_command() && piece.registered {
-                // Kernels before 6.1 take no registered memory in commands.
+                // Kernels before 6.1 take no registered memory in commands. Linux 6.1 refused some,
+                // too.
                 state.slices.refuse("the kernel refuses a command with registered memory");
                 result = -libc::EAGAIN;
             }
