@@ -78,6 +78,9 @@ const CACHES_A_BUCKET: u64 = 24;
 /// The same for numbers, which are sorted in place. With twice as much, sorting took 10% more of
 /// the processor, and with half as much, distributing did.
 const CACHES_A_BUCKET_OF_NUMBERS: u64 = 12;
+/// A level of splitters costs a number as much as half a level of sorting, once it does not fit
+/// registers.
+const MAX_BUCKETS_OF_NUMBERS: usize = 256;
 /// How much larger than the mean a bucket may become.
 const UNEVEN: u64 = 2;
 
@@ -91,7 +94,7 @@ impl Shape {
         let caches = if facts.numbers { CACHES_A_BUCKET_OF_NUMBERS } else { CACHES_A_BUCKET };
         let wanted = total.div_ceil(caches * l2 as u64);
         // All buffers of a thread stay in half of its cache.
-        let most = (l2 / 2 / MIN_BUFFER).clamp(16, 1 << 12);
+        let most = (l2 / 2 / MIN_BUFFER).clamp(16, if facts.numbers { MAX_BUCKETS_OF_NUMBERS } else { 1 << 12 });
         for lanes in (1..=facts.threads).rev() {
             let portion = facts.portion(memory / lanes);
             if portion < 8 * record.max(ALIGN) {
