@@ -20,8 +20,8 @@ use crate::sort_method::SortMethod;
 /// Why a job that leaves the choice open is merged.
 const COSTS_THE_DISK_MORE: &str = "to distribute records takes less of the processor, but more time of the disk";
 
-/// Bytes of a block that a job needs which leaves the choice open. Smaller ones cost a disk more time
-/// than merging costs the processor.
+/// Bytes of a block that a job needs which leaves the choice open. Smaller ones cost a disk more
+/// time than merging costs the processor.
 const GOOD_BLOCK: usize = 128 << 10;
 
 /// The outcome of trying to distribute.
