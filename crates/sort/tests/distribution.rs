@@ -147,14 +147,7 @@ fn numbers_of_every_kind_and_shape_are_sorted() {
             let job = folder.job(RecordFormat::Numbers { kind, reverse }, &[input]).method(SortMethod::Distribution);
             let report = run(job.unique(unique).threads(threads), &case);
             assert_eq!(report.method.name, "distribution", "{case}: {}", report.method);
-            let mut expected: Vec<u64> = bytes.chunks_exact(width).map(|number| code(kind, reverse, number)).collect();
-            expected.sort_unstable();
-            if unique {
-                expected.dedup();
-            }
-            let sorted = folder.sorted();
-            let got: Vec<u64> = sorted.chunks_exact(width).map(|number| code(kind, reverse, number)).collect();
-            assert!(got == expected, "{case}: {} numbers, expected {}", got.len(), expected.len());
+            assert_numbers(&folder.sorted(), &bytes, (kind, reverse, unique), &case);
             assert_eq!(folder.files(), ["in/a", "out/sorted"], "{case}");
         }
     }
@@ -174,14 +167,7 @@ fn numbers_that_are_equal_are_counted_and_not_spilled() {
             let input = folder.put("in/a", &bytes);
             let job = folder.job(RecordFormat::Numbers { kind, reverse }, &[input]).method(SortMethod::Distribution);
             let report = run(job.unique(unique), &case);
-            let mut expected: Vec<u64> = bytes.chunks_exact(width).map(|number| code(kind, reverse, number)).collect();
-            expected.sort_unstable();
-            if unique {
-                expected.dedup();
-            }
-            let sorted = folder.sorted();
-            let got: Vec<u64> = sorted.chunks_exact(width).map(|number| code(kind, reverse, number)).collect();
-            assert!(got == expected, "{case}: {} numbers, expected {}", got.len(), expected.len());
+            assert_numbers(&folder.sorted(), &bytes, (kind, reverse, unique), &case);
             let spilled = report
                 .movements
                 .iter()
@@ -191,6 +177,20 @@ fn numbers_that_are_equal_are_counted_and_not_spilled() {
             assert_eq!(spilled, 0, "{case}: {report}");
         }
     }
+}
+
+/// Checks that the output has the numbers of the input in order.
+fn assert_numbers(sorted: &[u8], input: &[u8], (kind, reverse, unique): (NumberKind, bool, bool), case: &str) {
+    let codes = |bytes: &[u8]| -> Vec<u64> {
+        bytes.chunks_exact(kind.width()).map(|number| code(kind, reverse, number)).collect()
+    };
+    let (got, mut expected) = (codes(sorted), codes(input));
+    expected.sort_unstable();
+    if unique {
+        expected.dedup();
+    }
+    assert_eq!(sorted.len() % kind.width(), 0, "{case}");
+    assert!(got == expected, "{case}: {} numbers, expected {}", got.len(), expected.len());
 }
 
 /// A number of a file as an unsigned integer in the same order.

@@ -9,7 +9,7 @@ use datapipes::{Dram, Error, ErrorKind, FileAccess, Machine, Result, Span, Ssd};
 use datapipes_counters::{CounterSet, difference};
 use datapipes_knobs::{KnobTransaction, MachineKnob, MachineTree, list};
 
-use super::figure::{Curve, Figure, Latencies, Point, absence, pin};
+use super::figure::{CHUNKS, Curve, Figure, Latencies, Point, absence, pin};
 use super::load::MemoryLoad;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
@@ -66,8 +66,6 @@ pub(crate) enum Varied {
     Ways,
 }
 
-/// What the paper's curves begin and end with.
-const CHUNKS: [u64; 9] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 /// The most memory for chunks.
 const MAX_BUFFERS: u64 = 4 << 30;
 /// What direct requests are multiples of.

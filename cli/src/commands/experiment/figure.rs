@@ -13,6 +13,10 @@ use crate::arguments::units;
 use crate::outcome::{print, print_json};
 use crate::table::{Table, save};
 
+/// The sizes of chunks of figures 3 to 5, from the paper's least to its greatest.
+pub(super) const CHUNKS: [u64; 9] =
+    [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
+
 /// A measured point of a curve.
 #[derive(Debug, Serialize)]
 pub(super) struct Point {

@@ -8,7 +8,7 @@ use datapipes::backend::Constraints;
 use datapipes::memory::MemoryRange;
 use datapipes::{Dram, Error, ErrorKind, Locator, Machine, Result, Span, Uri};
 
-use super::figure::{Curve, Figure, Latencies, Point};
+use super::figure::{CHUNKS, Curve, Figure, Latencies, Point};
 use crate::any_locator::{AnyLocator, Memory};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
@@ -66,7 +66,6 @@ pub(crate) enum Direction {
     ToPersistent,
 }
 
-const CHUNKS: [u64; 9] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 const MAX_SIZE: u64 = 16 << 30;
 const ENGINE: &str = "an engine";
 

@@ -3,6 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
+#[cfg(target_arch = "x86_64")]
+use crate::numbers::vector::Avx512;
+
 /// Splitters in the order of the levels of a complete binary tree: the children of node i are 2i
 /// and 2i + 1, so a walk down has no branch. Bucket i holds the prefixes above splitter i - 1 and
 /// up to splitter i.
@@ -10,7 +13,7 @@ pub(crate) struct Classifier {
     tree: Vec<u64>,
     levels: u32,
     #[cfg(target_arch = "x86_64")]
-    vectors: Option<avx512::Avx512>,
+    vectors: Option<Avx512>,
 }
 
 /// Several walks at once hide each other's latency.
@@ -21,7 +24,7 @@ impl Classifier {
     pub(crate) fn new(splitters: &[u64]) -> Classifier {
         let leaves = (splitters.len() + 1).next_power_of_two();
         #[cfg(target_arch = "x86_64")]
-        let (vectors, leaves) = match avx512::Avx512::detect() {
+        let (vectors, leaves) = match Avx512::detect() {
             Some(vectors) => (Some(vectors), leaves.max(avx512::MIN_LEAVES)),
             None => (None, leaves),
         };
@@ -43,7 +46,7 @@ impl Classifier {
     pub(crate) fn classify(&self, prefixes: &[u64], buckets: &mut [u16]) {
         #[cfg(target_arch = "x86_64")]
         if let Some(vectors) = self.vectors {
-            let done = vectors.classify(&self.tree, prefixes, buckets);
+            let done = avx512::classify(vectors, &self.tree, prefixes, buckets);
             return self.classify_by_words(&prefixes[done..], &mut buckets[done..]);
         }
         self.classify_by_words(prefixes, buckets);

@@ -29,6 +29,9 @@ mod quicksort;
 #[cfg(test)]
 mod tests;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use lanes::Avx512;
+
 /// Sorts in place, ascending.
 pub(crate) fn sort_u64(values: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]

@@ -6,6 +6,8 @@
 
 use std::arch::x86_64::*;
 
+use crate::numbers::vector::Avx512;
+
 /// Prefixes in a register.
 const LANES: usize = 8;
 /// Registers that walk at once. Their steps wait for different results, so they hide each other's
@@ -17,28 +19,17 @@ const LEVELS_IN_REGISTERS: u32 = 7;
 /// The leaves of the smallest tree that has these levels.
 pub(super) const MIN_LEAVES: usize = 1 << LEVELS_IN_REGISTERS;
 
-/// A proof that the processor has the instructions.
-#[derive(Clone, Copy)]
-pub(super) struct Avx512(());
-
-impl Avx512 {
-    /// Asks the processor.
-    pub(super) fn detect() -> Option<Avx512> {
-        is_x86_feature_detected!("avx512f").then_some(Avx512(()))
+/// Sets the bucket of each prefix in whole groups of them. Returns how many these are.
+///
+/// The root of the tree has the index 1, and its length is a power of two: the number of its
+/// leaves. With a smaller one than [`MIN_LEAVES`] it sets none.
+#[inline]
+pub(super) fn classify(_: Avx512, tree: &[u64], prefixes: &[u64], buckets: &mut [u16]) -> usize {
+    if tree.len() < MIN_LEAVES || !tree.len().is_power_of_two() {
+        return 0;
     }
-
-    /// Sets the bucket of whole groups of prefixes. Returns their number.
-    ///
-    /// The root of the tree has the index 1, and its length is a power of two: the number of its
-    /// leaves. A smaller one than [`MIN_LEAVES`] sets none.
-    #[inline]
-    pub(super) fn classify(self, tree: &[u64], prefixes: &[u64], buckets: &mut [u16]) -> usize {
-        if tree.len() < MIN_LEAVES || !tree.len().is_power_of_two() {
-            return 0;
-        }
-        // SAFETY: `self` proves the instructions.
-        unsafe { walk(tree, prefixes, buckets) }
-    }
+    // SAFETY: who has an `Avx512` has the instructions.
+    unsafe { walk(tree, prefixes, buckets) }
 }
 
 /// The part of `classify` behind its checks.

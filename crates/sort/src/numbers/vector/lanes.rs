@@ -9,11 +9,11 @@ use std::arch::x86_64::*;
 
 /// A proof that this CPU has the instructions that this module uses.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(());
+pub(crate) struct Avx512(());
 
 impl Avx512 {
     /// Asks the CPU for the instructions (std caches the answer).
-    pub(super) fn detect() -> Option<Self> {
+    pub(crate) fn detect() -> Option<Self> {
         let is_available = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
