@@ -137,7 +137,7 @@ enum Role {
 fn role(package: &str) -> Role {
     match package {
         "datapipes-core" => Role::Core,
-        "datapipes-cpu" | "datapipes-dax" | "datapipes-dsa" | "datapipes-file" => Role::Backend,
+        "datapipes-cpu" | "datapipes-dax" | "datapipes-dma" | "datapipes-file" => Role::Backend,
         "datapipes-bundle" => Role::Bundle,
         "datapipes" => Role::Facade,
         "datapipes-sort" | "datapipes-durable" | "datapipes-cache" | "datapipes-fabric" => Role::Product,

@@ -1,9 +1,11 @@
 //! `dpipe calibrate`: what the processor's primitives cost here, and the knobs.
 
+use std::path::Path;
+
 use datapipes::topology::Topology;
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_cpu::Calibration;
-use datapipes_dsa::{DsaBackend, MoveCost};
+use datapipes_dma::{DsaBackend, MoveCost};
 use serde::Serialize;
 
 use crate::arguments::ending::Ending;
@@ -38,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long)]
     redo: bool,
     /// Print JSON: path, fingerprint, measured, took_ms, copies, classes, prefetch_bytes, lines,
-    /// layers, set, knobs, engine
+    /// layers, set, knobs, engine, dmadev
     #[arg(long)]
     json: bool,
 }
@@ -51,6 +53,8 @@ struct Shown<'a> {
     knobs: Vec<datapipes::backend::Knob>,
     /// What the DMA engine costs, where there is one.
     engine: Option<MoveCost>,
+    /// What the first engine of DPDK costs, where DPDK was asked for.
+    dmadev: Option<MoveCost>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -69,8 +73,14 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         calibration.save(topology)?;
     }
     let engine = engine_cost(args, topology)?;
-    let shown =
-        Shown { path: path.display().to_string(), calibration: &calibration, knobs: calibration.knobs(), engine };
+    let dmadev = dmadev_cost(args, topology)?;
+    let shown = Shown {
+        path: path.display().to_string(),
+        calibration: &calibration,
+        knobs: calibration.knobs(),
+        engine,
+        dmadev,
+    };
     if args.json {
         print_json(&shown)?
     } else {
@@ -83,14 +93,25 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 fn engine_cost(args: &Args, topology: &Topology) -> Result<Option<MoveCost>> {
     let engine = DsaBackend::new(topology);
     let path = datapipes_bundle::engine_cost_path(topology).filter(|_| !engine.queues().usable.is_empty());
-    let Some(path) = path else { return Ok(None) };
-    match MoveCost::load_from(&path) {
-        Ok(cost) if !args.redo => Ok(Some(cost)),
-        _ if args.show => Ok(Some(MoveCost::ASSUMED)),
+    path.map(|path| kept_cost(args, &path, || engine.measure())).transpose()
+}
+
+/// Loads or measures what the first engine of DPDK costs; `None` where there is none.
+fn dmadev_cost(args: &Args, topology: &Topology) -> Result<Option<MoveCost>> {
+    let backend = datapipes_bundle::dmadev(topology);
+    let Some(device) = backend.devices().usable.first() else { return Ok(None) };
+    let path = datapipes_bundle::dmadev_cost_path(topology, &device.name);
+    path.map(|path| kept_cost(args, &path, || backend.measure())).transpose()
+}
+
+fn kept_cost(args: &Args, path: &Path, measure: impl FnOnce() -> Result<MoveCost>) -> Result<MoveCost> {
+    match MoveCost::load_from(path) {
+        Ok(cost) if !args.redo => Ok(cost),
+        _ if args.show => Ok(MoveCost::ASSUMED),
         _ => {
-            let cost = engine.measure()?;
-            cost.save_as(&path)?;
-            Ok(Some(cost))
+            let cost = measure()?;
+            cost.save_as(path)?;
+            Ok(cost)
         }
     }
 }
@@ -118,13 +139,17 @@ fn text(shown: &Shown<'_>) -> String {
             None => format!("{name:<17} absent\n"),
         };
     }
-    if let Some(cost) = shown.engine {
+    for (cost, names) in
+        [(shown.engine, ["dsa-move", "dsa-and-core"]), (shown.dmadev, ["dmadev-move", "dmadev-and-core"])]
+    {
+        let Some(cost) = cost else { continue };
+        let [alone, shared] = names;
         let origin = if cost.measured { "measured" } else { "assumed" };
         let latency = units::nanoseconds(cost.latency_ns);
-        out += &format!("dsa-move          {latency}, {:.1} GB/s ({origin})\n", cost.bytes_per_s / 1e9);
+        out += &format!("{alone:<17} {latency}, {:.1} GB/s ({origin})\n", cost.bytes_per_s / 1e9);
         if let Some(split) = cost.split {
             let (both, core) = (split.bytes_per_s / 1e9, split.core_bytes_per_s / 1e9);
-            out += &format!("dsa-and-core      {both:.1} GB/s, of a core alone {core:.1} GB/s ({origin})\n");
+            out += &format!("{shared:<17} {both:.1} GB/s, of a core alone {core:.1} GB/s ({origin})\n");
         }
     }
     out += "\nknob                      value          origin\n";

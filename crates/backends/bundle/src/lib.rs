@@ -17,7 +17,7 @@ use datapipes_core::backend::Backend;
 use datapipes_core::topology::Topology;
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_dax::DaxBackend;
-use datapipes_dsa::{DsaBackend, MoveCost};
+use datapipes_dma::{DmadevBackend, DsaBackend, MoveCost};
 use datapipes_file::FileBackend;
 
 /// Returns every backend for this machine, ready for
@@ -31,7 +31,7 @@ use datapipes_file::FileBackend;
 /// use datapipes_core::topology::Topology;
 /// let topology = Topology::discover();
 /// let names: Vec<_> = datapipes_bundle::all(&topology).iter().map(|b| b.name()).collect();
-/// assert_eq!(names, ["cpu", "dax", "dsa", "file"]);
+/// assert_eq!(names, ["cpu", "dax", "dsa", "dmadev", "file"]);
 /// ```
 pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
     let this_machine = topology.clone();
@@ -40,6 +40,7 @@ pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
         Arc::new(cpu),
         Arc::new(DaxBackend::new(topology)),
         Arc::new(DsaBackend::new(topology).calibrated_by(|| MoveCost::load_from(&engine_cost_path(topology)?).ok())),
+        Arc::new(dmadev(topology)),
         Arc::new(FileBackend::probe()),
     ]
 }
@@ -48,6 +49,21 @@ pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
 /// `None` where there is no such place.
 pub fn engine_cost_path(topology: &Topology) -> Option<PathBuf> {
     Calibration::path(topology).ok().map(|path| path.with_extension("dsa.json"))
+}
+
+/// Returns the backend for engines that DPDK drives, with the costs that `dpipe calibrate` saved.
+pub fn dmadev(topology: &Topology) -> DmadevBackend {
+    let topology = topology.clone();
+    DmadevBackend::from_environment()
+        .calibrated_by(move |device| MoveCost::load_from(&dmadev_cost_path(&topology, device)?).ok())
+}
+
+/// Returns where `dpipe calibrate` keeps what an engine of DPDK costs, by the device's name. `None`
+/// where there is no such place.
+pub fn dmadev_cost_path(topology: &Topology, device: &str) -> Option<PathBuf> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
+    let device: String = device.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    Calibration::path(topology).ok().map(|path| path.with_extension(format!("dmadev.{device}.json")))
 }
 
 /// Returns the machine that the process runs on, with every backend.

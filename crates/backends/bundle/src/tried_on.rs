@@ -28,7 +28,7 @@ impl TriedOn {
 }
 
 /// Every primitive of every backend, and what it was tried on.
-pub const TRIED: [(&str, TriedOn); 28] = [
+pub const TRIED: [(&str, TriedOn); 30] = [
     ("copy-by-size", TriedOn::Hardware),
     ("memcpy", TriedOn::Hardware),
     ("rep-movsb", TriedOn::Hardware),
@@ -50,6 +50,9 @@ pub const TRIED: [(&str, TriedOn); 28] = [
     ("dsa-move", TriedOn::DeviceModel),
     ("dsa-move-to-cache", TriedOn::DeviceModel),
     ("dsa-and-core", TriedOn::DeviceModel),
+    // DPDK's own stand-in for an engine, through DPDK.
+    ("dmadev-move", TriedOn::DeviceModel),
+    ("dmadev-and-core", TriedOn::DeviceModel),
     ("uring-direct", TriedOn::Hardware),
     ("uring-cached", TriedOn::Hardware),
     ("pread-direct", TriedOn::Hardware),

@@ -2,7 +2,7 @@
 //! Linux's `include/uapi/linux/idxd.h` as literals.
 #![allow(clippy::unwrap_used)]
 
-use datapipes_dsa::{
+use datapipes_dma::{
     CompletionCode, CompletionRecord, CompletionSlot, Descriptor, DescriptorBytes, DescriptorFlags, EngineOperation,
     MalformedDescriptor,
 };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use datapipes_core::memory::Access;
 use datapipes_core::runtime::{ConnectOptions, Runtime};
 use datapipes_core::{Constraints, Dram, ErrorKind, Locator, Machine, Pipe, Pmem, PmemOptions, Span};
-use datapipes_dsa::{CompletionCode, EngineOperation, QueueMode};
+use datapipes_dma::{CompletionCode, EngineOperation, QueueMode};
 use datapipes_testkit::{TempFolder, bounded, until};
 use scene::{Behaviour, DeviceOptions, End, SoftwareDevice, machine_with, pair, pattern};
 

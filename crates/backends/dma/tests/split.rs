@@ -9,7 +9,7 @@ use std::time::Duration;
 use datapipes_core::memory::Access;
 use datapipes_core::runtime::{ConnectOptions, Runtime};
 use datapipes_core::{Constraints, Counters, Dram, ErrorKind, Machine, Pipe, Pmem, PmemOptions, Span};
-use datapipes_dsa::{EngineOperation, MoveCost, SplitCost};
+use datapipes_dma::{EngineOperation, MoveCost, SplitCost};
 use datapipes_testkit::{TempFolder, bounded, until};
 use scene::{Behaviour, DeviceOptions, End, SoftwareDevice, machine_with, pair, pattern};
 

@@ -1,90 +1,60 @@
-//! The dsa backend: its offers, and the movers that it opens.
+//! The engines of one family (DSA, or those of DPDK): their queues, offers, movers and costs.
 
-use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use datapipes_core::backend::{Backend, Job, Knob, Mover, Offer, OfferQuery, Primitive, QueuedMover};
+use datapipes_core::backend::{Job, Knob, Mover, Offer, OfferQuery, Primitive, QueuedMover};
 use datapipes_core::locks::Mutex;
 use datapipes_core::memory::{Access, MemoryRange};
-use datapipes_core::topology::Topology;
 use datapipes_core::{Dram, Error, ErrorKind, Result, Span};
 
 use crate::cost::{MoveCost, SplitCost};
 use crate::discovery::{QueueDiscovery, WorkQueueFacts};
-use crate::mover::{self, DsaMover, MoveOptions};
-use crate::offers::{self, MOVE, MOVE_TO_CACHE, WITH_CORE};
-use crate::portal::{DevicePortal, Portal};
+use crate::family::EngineFamily;
+use crate::mover::{self, EngineMover, MoveOptions};
+use crate::offers;
+use crate::portal::Portal;
 use crate::split::SplitRates;
 use crate::work_queue::WorkQueue;
 
 /// Opens the portal of a queue.
 pub type PortalOpener = dyn Fn(&WorkQueueFacts) -> Result<Box<dyn Portal>> + Send + Sync;
 
-/// Moves bytes between places in memory by DMA engines.
-pub struct DsaBackend {
-    found: QueueDiscovery,
-    open_portal: Box<PortalOpener>,
+/// The engines of one family.
+pub(crate) struct EngineSet {
+    pub(crate) family: &'static EngineFamily,
+    pub(crate) found: QueueDiscovery,
+    /// Whether devices move the bytes, not a stand-in in software.
+    pub(crate) is_offload: bool,
+    pub(crate) cost: MoveCost,
+    pub(crate) patience: Option<Duration>,
+    pub(crate) open_portal: Box<PortalOpener>,
     /// The queues that pipes use at the moment, which others share.
-    open: Mutex<Vec<Weak<WorkQueue>>>,
-    cost: MoveCost,
-    patience: Option<Duration>,
+    pub(crate) open: Mutex<Vec<Weak<WorkQueue>>>,
 }
 
-impl DsaBackend {
-    /// Makes the backend for this machine. It looks at sysfs and opens nothing.
-    pub fn new(topology: &Topology) -> DsaBackend {
-        let topology = topology.clone();
-        let open = move |facts: &WorkQueueFacts| {
-            DevicePortal::open(facts, &topology).map(|portal| Box::new(portal) as Box<dyn Portal>)
-        };
-        DsaBackend::with(QueueDiscovery::under(Path::new("/")), open)
-    }
-
-    /// Makes the backend for these queues, with another way to open their portals: a model of a
-    /// device, in tests.
-    pub fn with(
+impl EngineSet {
+    pub(crate) fn new(
+        family: &'static EngineFamily,
         found: QueueDiscovery,
         open: impl Fn(&WorkQueueFacts) -> Result<Box<dyn Portal>> + Send + Sync + 'static,
-    ) -> DsaBackend {
-        DsaBackend {
+    ) -> EngineSet {
+        EngineSet {
+            family,
             found,
-            open_portal: Box::new(open),
-            open: Mutex::default(),
+            is_offload: true,
             cost: MoveCost::ASSUMED,
             patience: None,
+            open_portal: Box::new(open),
+            open: Mutex::default(),
         }
-    }
-
-    /// The same with these costs, by which the planner compares it with a core.
-    #[must_use]
-    pub fn with_cost(self, cost: MoveCost) -> DsaBackend {
-        DsaBackend { cost, ..self }
-    }
-
-    /// The same with the costs that `load` returns, which is called only where there is a queue.
-    #[must_use]
-    pub fn calibrated_by(self, load: impl FnOnce() -> Option<MoveCost>) -> DsaBackend {
-        let cost = if self.found.usable.is_empty() { None } else { load() };
-        DsaBackend { cost: cost.unwrap_or(self.cost), ..self }
-    }
-
-    /// The same with another patience of its queues ([`WorkQueue::with_patience`]).
-    #[must_use]
-    pub fn with_patience(self, patience: Duration) -> DsaBackend {
-        DsaBackend { patience: Some(patience), ..self }
-    }
-
-    /// The queues that were found, and what is absent.
-    pub fn queues(&self) -> &QueueDiscovery {
-        &self.found
     }
 
     /// Opens the best queue for memory on a NUMA node, or shares it with pipes that use it.
     ///
     /// # Errors
     /// `Unavailable` where there is no queue, or none can be opened, with the reasons.
-    pub fn queue(&self, node: Option<u32>) -> Result<Arc<WorkQueue>> {
+    pub(crate) fn queue(&self, node: Option<u32>) -> Result<Arc<WorkQueue>> {
         let mut queues: Vec<&WorkQueueFacts> = self.found.usable.iter().collect();
         let rank = |facts: &WorkQueueFacts| (node.is_some() && facts.node == node, facts.priority, facts.size);
         queues.sort_by_key(|facts| std::cmp::Reverse(rank(facts)));
@@ -111,21 +81,21 @@ impl DsaBackend {
                 Err(e) => reasons.push(e.to_string()),
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "open", format!("a DSA work queue: {}", reasons.join("; "))))
+        Err(Error::new(ErrorKind::Unavailable, "open", format!("{}: {}", self.family.queue, reasons.join("; "))))
     }
 
     /// Measures moves by the engine, by a core, and by both together, some milliseconds long.
     ///
     /// # Errors
     /// As [`queue`](Self::queue); the errors of the moves.
-    pub fn measure(&self) -> Result<MoveCost> {
+    pub(crate) fn measure(&self) -> Result<MoveCost> {
         const SHORT: (usize, u32) = (64, 256);
         const LONG: (usize, u32) = (16 << 20, 4);
         let options =
             MoveOptions { to_cache: false, core_may_help: false, depth: None, request_bytes: None, split: None };
         let queue = self.queue(None)?;
         let (source, target) = (Dram::allocate(LONG.0)?, Dram::allocate(LONG.0)?);
-        let run = |mover: &DsaMover, (len, times): (usize, u32)| -> Result<f64> {
+        let run = |mover: &EngineMover, (len, times): (usize, u32)| -> Result<f64> {
             let since = Instant::now();
             for token in 0..u64::from(times) {
                 let source = Some(source.memory().range(0, len)?.raw_lease(Access::Read)?);
@@ -139,7 +109,7 @@ impl DsaBackend {
             Ok(since.elapsed().as_nanos() as f64 / f64::from(times))
         };
         let rate = |ns: f64| LONG.0 as f64 / ns.max(1.0) * 1e9;
-        let mover = DsaMover::new(queue.clone(), options);
+        let mover = EngineMover::new(queue.clone(), options);
         run(&mover, SHORT)?;
         let latency_ns = run(&mover, SHORT)?;
         let bytes_per_s = rate(run(&mover, LONG)? - latency_ns);
@@ -150,7 +120,7 @@ impl DsaBackend {
         // measured.
         let split = SplitCost { core_bytes_per_s, bytes_per_s: bytes_per_s + core_bytes_per_s };
         let split_rates = Some(SplitRates::of(engine, split));
-        let both = DsaMover::new(queue, MoveOptions { core_may_help: true, split: split_rates, ..options });
+        let both = EngineMover::new(queue, MoveOptions { core_may_help: true, split: split_rates, ..options });
         let together = rate(run(&both, LONG)? - latency_ns);
         Ok(MoveCost { split: Some(SplitCost { bytes_per_s: together, ..split }), ..engine })
     }
@@ -166,41 +136,38 @@ fn copy_by_core(source: &MemoryRange, target: &MemoryRange, times: u32) -> Resul
     Ok(since.elapsed().as_nanos() as f64 / f64::from(times))
 }
 
-impl Backend for DsaBackend {
-    fn name(&self) -> &'static str {
-        "dsa"
+impl EngineSet {
+    pub(crate) fn primitives(&self) -> Vec<Primitive> {
+        offers::primitives(self)
     }
 
-    fn primitives(&self) -> Vec<Primitive> {
-        offers::primitives(&self.found)
+    pub(crate) fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer> {
+        offers::offers(ask, self)
     }
 
-    fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer> {
-        offers::offers(ask, &self.found, self.cost)
-    }
-
-    fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {
-        if !offers::is_served(ask) || ![MOVE, MOVE_TO_CACHE, WITH_CORE].contains(&primitive) {
+    pub(crate) fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {
+        let known = self.family.primitives.iter().find(|known| known.name == primitive);
+        let Some(known) = known.filter(|_| offers::is_served(ask)) else {
             let pair = format!("{primitive} from {} to {}", ask.source.facts.name, ask.target.facts.name);
             return Err(
                 Error::new(ErrorKind::Unsupported, "open", pair).with_advice("open only what was offered for the pair")
             );
-        }
+        };
         let options = MoveOptions {
-            to_cache: primitive != MOVE,
+            to_cache: known.to_cache,
             core_may_help: !ask.constraints.require_offload,
             depth: ask.constraints.queue_depth,
             request_bytes: ask.constraints.request_bytes,
-            split: self.cost.split.filter(|_| primitive == WITH_CORE).map(|split| SplitRates::of(self.cost, split)),
+            split: self.cost.split.filter(|_| known.with_core).map(|split| SplitRates::of(self.cost, split)),
         };
-        Ok(Mover::Queued(Box::new(DsaMover::new(self.queue(ask.target.facts.node)?, options))))
+        Ok(Mover::Queued(Box::new(EngineMover::new(self.queue(ask.target.facts.node)?, options))))
     }
 
-    fn knobs(&self) -> Vec<Knob> {
+    pub(crate) fn knobs(&self) -> Vec<Knob> {
         let knob = |queue: &WorkQueueFacts| Knob {
-            name: format!("dsa_{}", queue.name),
+            name: format!("{}_{}", self.family.backend, queue.name),
             value: queue.summary(),
-            origin: "by sysfs".to_owned(),
+            origin: self.family.origin.to_owned(),
         };
         self.found.usable.iter().map(knob).collect()
     }

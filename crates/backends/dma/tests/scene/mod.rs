@@ -15,7 +15,7 @@ use datapipes_core::memory::guarded;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Dram, Machine};
 use datapipes_cpu::{Calibration, CpuBackend};
-use datapipes_dsa::{
+use datapipes_dma::{
     CompletionCode, CompletionRecord, CompletionSlot, Descriptor, DescriptorBytes, DsaBackend, EngineOperation,
     MalformedDescriptor, Portal, QueueDiscovery, QueueMode, Submission, WorkQueueFacts,
 };

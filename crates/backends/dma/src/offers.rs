@@ -5,14 +5,12 @@ use datapipes_core::backend::{Offer, OfferQuery, Primitive, Quality};
 use datapipes_core::topology::Size;
 
 use crate::cost::MoveCost;
-use crate::discovery::QueueDiscovery;
+use crate::engines::EngineSet;
+use crate::family::EnginePrimitive;
 use crate::split::SplitRates;
 
-pub(crate) const MOVE: &str = "dsa-move";
-pub(crate) const MOVE_TO_CACHE: &str = "dsa-move-to-cache";
-pub(crate) const WITH_CORE: &str = "dsa-and-core";
-
-pub(crate) fn primitives(found: &QueueDiscovery) -> Vec<Primitive> {
+pub(crate) fn primitives(engines: &EngineSet) -> Vec<Primitive> {
+    let found = &engines.found;
     let available = match found.usable.as_slice() {
         [] => Err(found.reason()),
         queues => {
@@ -21,12 +19,12 @@ pub(crate) fn primitives(found: &QueueDiscovery) -> Vec<Primitive> {
             Ok(format!("{}{absent}", queues.join("; ")))
         }
     };
-    let one = |name, what| Primitive { name, what, available: available.clone() };
-    vec![
-        one(MOVE, "copy by a DMA engine (Intel DSA) into memory (never run on hardware)"),
-        one(MOVE_TO_CACHE, "copy by a DMA engine (Intel DSA) into the last-level cache (never run on hardware)"),
-        one(WITH_CORE, "copy by a DMA engine (Intel DSA) and a core, each its share (never run on hardware)"),
-    ]
+    let one = |primitive: &EnginePrimitive| Primitive {
+        name: primitive.name,
+        what: primitive.what,
+        available: available.clone(),
+    };
+    engines.family.primitives.iter().map(one).collect()
 }
 
 /// Whether source and target are memory that does not overlap.
@@ -42,8 +40,8 @@ fn shared(engine: Quality, cost: MoveCost) -> Result<Quality, String> {
     Ok(Quality { bytes_per_s: split.bytes_per_s, offload: false, ..engine })
 }
 
-fn why_shared(cost: MoveCost) -> String {
-    let Some(split) = cost.split else { return "an engine and a core copy; never run on hardware".into() };
+fn why_shared(cost: MoveCost, otherwise: &str) -> String {
+    let Some(split) = cost.split else { return otherwise.to_owned() };
     let rates = SplitRates::of(cost, split);
     format!(
         "from {} an engine ({:.1} GB/s) and a core ({:.1} GB/s) copy so that both end together; never run on hardware",
@@ -53,11 +51,12 @@ fn why_shared(cost: MoveCost) -> String {
     )
 }
 
-pub(crate) fn offers(ask: &OfferQuery<'_>, found: &QueueDiscovery, cost: MoveCost) -> Vec<Offer> {
+pub(crate) fn offers(ask: &OfferQuery<'_>, engines: &EngineSet) -> Vec<Offer> {
     if !is_served(ask) {
         return Vec::new();
     }
-    let verdict = |to_cache: bool| {
+    let (cost, found) = (engines.cost, &engines.found);
+    let verdict = |primitive: &EnginePrimitive| {
         if found.usable.is_empty() {
             return Err(found.reason());
         }
@@ -67,29 +66,24 @@ pub(crate) fn offers(ask: &OfferQuery<'_>, found: &QueueDiscovery, cost: MoveCos
         if ask.target.facts.persistence == Persistence::OnCompletion {
             return Err("what an engine writes is not flushed to what survives".into());
         }
-        Ok(Quality {
+        if let Some(why) = (engines.family.refuses)(ask) {
+            return Err(why);
+        }
+        let engine = Quality {
             latency_ns: cost.latency_ns,
             bytes_per_s: cost.bytes_per_s,
             // The thread that waits polls for the answer.
             cpu_share: 1.0,
-            offload: true,
-            fills_processor_cache: to_cache,
+            offload: engines.is_offload,
+            fills_processor_cache: primitive.fills_cache,
             fills_page_cache: false,
             measured: cost.measured,
-        })
+        };
+        if primitive.with_core { shared(engine, cost) } else { Ok(engine) }
     };
-    let why = |into: &str| format!("an engine copies {into}; never run on hardware");
-    vec![
-        Offer { primitive: MOVE, verdict: verdict(false), why: why("past the caches") },
-        Offer {
-            primitive: MOVE_TO_CACHE,
-            verdict: verdict(true),
-            why: why("and leaves the lines in the last-level cache"),
-        },
-        Offer {
-            primitive: WITH_CORE,
-            verdict: verdict(true).and_then(|quality| shared(quality, cost)),
-            why: why_shared(cost),
-        },
-    ]
+    let offer = |primitive: &EnginePrimitive| {
+        let why = if primitive.with_core { why_shared(cost, primitive.why) } else { primitive.why.to_owned() };
+        Offer { primitive: primitive.name, verdict: verdict(primitive), why }
+    };
+    engines.family.primitives.iter().map(offer).collect()
 }

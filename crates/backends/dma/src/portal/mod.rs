@@ -43,6 +43,14 @@ pub unsafe trait Portal: Send {
     /// What is wrong with it.
     fn check(&mut self) -> Result<(), String>;
 
+    /// Whether answers are written only by [`poll`](Portal::poll), not by the device.
+    fn is_polled(&self) -> bool {
+        false
+    }
+
+    /// Looks for answers, and writes them where the descriptors say.
+    fn poll(&mut self) {}
+
     /// Whether batches are accepted.
     fn takes_batches(&self) -> bool;
 

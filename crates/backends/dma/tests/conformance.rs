@@ -4,7 +4,7 @@
 
 mod scene;
 
-use datapipes_dsa::{MoveCost, QueueMode, SplitCost};
+use datapipes_dma::{MoveCost, QueueMode, SplitCost};
 use datapipes_testkit::conformance::{CaseVerdict, PlaceKind, run};
 use datapipes_testkit::{TempFolder, bounded, seed};
 use scene::{Behaviour, DeviceOptions, SoftwareDevice, machine_with};

@@ -218,6 +218,7 @@ impl WorkQueue {
             }
         };
         loop {
+            self.take_note();
             if let Some(record) = slot.read() {
                 return Ok(record);
             }

@@ -89,8 +89,10 @@ pub(crate) type Work = (EngineOperation, DescriptorFlags);
 impl WorkQueue {
     /// Opens a queue over its portal.
     pub fn new(facts: WorkQueueFacts, portal: Box<dyn Portal>) -> WorkQueue {
-        let state = QueueState { portal: Some(portal), unanswered: Vec::new(), lost: None };
+        // Nobody writes the answers of a polled device but who polls.
         let umwait = SubmitInstructions::detect(CpuFeatures::of_this_processor()).umwait();
+        let umwait = umwait.filter(|_| !portal.is_polled());
+        let state = QueueState { portal: Some(portal), unanswered: Vec::new(), lost: None };
         WorkQueue { facts, owner: OwningProcess::here(), patience: PATIENCE, umwait, state: Mutex::new(state) }
     }
 
@@ -225,7 +227,7 @@ impl WorkQueue {
         let Some(mut portal) = state.portal.take() else { return };
         let drained = portal.check().is_ok() && self.drain(&mut *portal, state);
         let stopped = portal.stop();
-        state.take_note();
+        state.forget_answered();
         let is_quiet = state.unanswered.is_empty() || drained || stopped.is_ok();
         let doubt = stopped.err().filter(|_| !is_quiet).map_or_else(String::new, |doubt| format!(" ({doubt})"));
         let unanswered = std::mem::take(&mut state.unanswered);
@@ -238,7 +240,8 @@ impl WorkQueue {
 
     /// Waits until everything that was submitted is answered. Returns whether it is.
     fn drain(&self, portal: &mut dyn Portal, state: &mut QueueState) -> bool {
-        state.take_note();
+        portal.poll();
+        state.forget_answered();
         // A dedicated queue loses what is beyond its entries.
         if state.unanswered.len() >= self.facts.size as usize {
             return false;
@@ -253,6 +256,7 @@ impl WorkQueue {
         }
         let since = Instant::now();
         for round in 0.. {
+            portal.poll();
             if let Some(record) = slot.read() {
                 return record.status == CompletionCode::SUCCESS;
             }
@@ -268,6 +272,13 @@ impl WorkQueue {
 
 impl QueueState {
     fn take_note(&mut self) {
+        if let Some(portal) = &mut self.portal {
+            portal.poll();
+        }
+        self.forget_answered();
+    }
+
+    fn forget_answered(&mut self) {
         self.unanswered.retain(|entry| {
             let Some(record) = entry.slot.read() else { return true };
             if let Some(batch) = &entry.batch

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use datapipes_core::backend::Backend;
 use datapipes_core::{Constraints, CoreCache, Dram, ErrorKind, Locator, Persistence, Pmem, PmemOptions, Span};
-use datapipes_dsa::{DescriptorFlags, DsaBackend, MoveCost, QueueDiscovery, SplitCost};
+use datapipes_dma::{DescriptorFlags, DsaBackend, MoveCost, QueueDiscovery, SplitCost};
 use datapipes_testkit::{TempFolder, bounded};
 use scene::{DeviceOptions, SoftwareDevice, machine_with, pair};
 

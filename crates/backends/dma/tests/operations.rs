@@ -6,7 +6,7 @@ mod scene;
 use std::sync::Arc;
 
 use datapipes_core::{Dram, ErrorKind};
-use datapipes_dsa::{CompletionCode, DescriptorFlags, EngineOperation, WorkQueue};
+use datapipes_dma::{CompletionCode, DescriptorFlags, EngineOperation, WorkQueue};
 use datapipes_testkit::bounded;
 use scene::{Behaviour, DeviceOptions, End, SoftwareDevice, crc32c, pair, pattern};
 

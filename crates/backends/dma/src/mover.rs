@@ -67,7 +67,7 @@ pub(crate) struct MoveOptions {
 }
 
 /// A mover over a work queue.
-pub(crate) struct DsaMover {
+pub(crate) struct EngineMover {
     queue: Arc<WorkQueue>,
     flags: DescriptorFlags,
     core_may_help: bool,
@@ -124,13 +124,13 @@ struct Piece {
     faults: u32,
 }
 
-impl DsaMover {
-    pub(crate) fn new(queue: Arc<WorkQueue>, options: MoveOptions) -> DsaMover {
+impl EngineMover {
+    pub(crate) fn new(queue: Arc<WorkQueue>, options: MoveOptions) -> EngineMover {
         let facts = queue.facts();
         let depth = options.depth.map_or(facts.size, |depth| depth.min(facts.size)).max(1);
         let most = facts.max_transfer_bytes.min(u64::from(u32::MAX)).max(1);
         let piece_bytes = options.request_bytes.map_or(PIECE_BYTES, u64::from).clamp(1, most);
-        DsaMover {
+        EngineMover {
             flags: DescriptorFlags::default().with(DescriptorFlags::CACHE_CONTROL, options.to_cache),
             core_may_help: options.core_may_help,
             depth: depth as usize,
@@ -533,7 +533,7 @@ impl State {
     }
 }
 
-impl QueuedMover for DsaMover {
+impl QueuedMover for EngineMover {
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
         let fits = |lease: &Option<RawLease>| lease.as_ref().is_some_and(|lease| lease.len() as u64 == job.span.len);
         let writable = job.target.as_ref().is_some_and(|lease| lease.access() == Access::Write);
@@ -589,7 +589,7 @@ impl QueuedMover for DsaMover {
     }
 }
 
-impl Drop for DsaMover {
+impl Drop for EngineMover {
     fn drop(&mut self) {
         if !self.queue.is_here() {
             // A child has copies of jobs that its parent's engine works on.

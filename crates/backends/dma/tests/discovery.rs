@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use datapipes_core::topology::Topology;
-use datapipes_dsa::{
+use datapipes_dma::{
     Descriptor, DescriptorFlags, DevicePortal, EngineOperation, Portal, QueueDiscovery, QueueMode, Submission,
     WorkQueueFacts,
 };

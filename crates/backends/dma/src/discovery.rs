@@ -59,16 +59,20 @@ pub struct WorkQueueFacts {
 impl WorkQueueFacts {
     /// What a person wants to know of it, in one line.
     pub fn summary(&self) -> String {
-        let group = self.group.map_or_else(|| "no group".to_owned(), |group| format!("group {group}"));
+        // The queues of DPDK's devices have neither priority nor group.
+        let rank = match (self.priority, self.group) {
+            (0, None) => String::new(),
+            (priority, None) => format!("priority {priority}, no group, "),
+            (priority, Some(group)) => format!("priority {priority}, group {group}, "),
+        };
+        let batch = if self.max_batch > 0 { format!(", {} a batch", self.max_batch) } else { String::new() };
         format!(
-            "{} of {}: {}, {} entries, priority {}, {group}, up to {} bytes a descriptor, {} a batch{}",
+            "{} of {}: {}, {} entries, {rank}up to {} bytes a descriptor{batch}{}",
             self.name,
             self.device,
             self.mode.name(),
             self.size,
-            self.priority,
             self.max_transfer_bytes,
-            self.max_batch,
             if self.block_on_fault { ", waits for missing pages" } else { "" },
         )
     }
