@@ -61,6 +61,8 @@ pub enum ForeignCode {
     WriteObserver,
     /// The storage of a log.
     Storage,
+    /// A share for the threads of a runtime.
+    ThreadShare,
     /// The function that a thread runs.
     Thread,
 }
@@ -76,6 +78,7 @@ impl fmt::Display for ForeignCode {
             ForeignCode::Mover => "a mover",
             ForeignCode::WriteObserver => "an observer of a file",
             ForeignCode::Storage => "the storage of a log",
+            ForeignCode::ThreadShare => "a share for threads",
             ForeignCode::Thread => "a thread",
         })
     }

@@ -76,6 +76,10 @@ pub struct Route {
     pub hops: Vec<Hop>,
     /// The primitives that were not chosen, with reasons.
     pub rejected: Vec<Rejected>,
+    /// What the threads of the pipe's runtime get of caches and memory bandwidth, where they have a
+    /// share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_share: Option<String>,
 }
 
 impl Route {
@@ -100,6 +104,9 @@ impl fmt::Display for Route {
                 q.cpu_share,
                 if q.measured { "measured" } else { "assumed" }
             )?;
+        }
+        if let Some(share) = &self.thread_share {
+            writeln!(f, "  threads of the runtime: {share}")?;
         }
         for r in &self.rejected {
             write!(f, "  not {} ({}", r.primitive, r.backend)?;
@@ -232,7 +239,13 @@ impl Planner<'_> {
             new
         });
         let hops = legs.iter().map(Leg::hop).collect();
-        let route = Route { source: source.facts.name.clone(), target: target.facts.name.clone(), hops, rejected };
+        let route = Route {
+            source: source.facts.name.clone(),
+            target: target.facts.name.clone(),
+            hops,
+            rejected,
+            thread_share: None,
+        };
         Ok(Plan { shape, legs, route, bounce, ends: (source.clone(), target.clone()) })
     }
 

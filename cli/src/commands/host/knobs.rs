@@ -10,7 +10,7 @@ use std::time::Duration;
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_knobs::{
     KnobChange, KnobPlan, KnobTransaction, MachineKnob, MachineTree, RestoredKnobs, TransactionStep, forget_left_over,
-    journaled, list, restore_left_over, restore_when_closed,
+    journaled, list, remove_stale_groups, restore_left_over, restore_when_closed,
 };
 use serde::Serialize;
 
@@ -331,8 +331,12 @@ fn tell(args: &SetArgs, changes: &[KnobChange], restored: Option<RestoredKnobs>,
 
 fn restore(tree: &MachineTree, forgets: bool) -> Result<CommandStatus> {
     let silent: &mut dyn FnMut(TransactionStep) = &mut |_| {};
+    let groups = remove_stale_groups(tree)?;
+    groups.iter().try_for_each(|folder| print(&format!("{folder}: a group of threads that are gone is removed\n")))?;
     let done = if forgets { forget_left_over(tree, silent)? } else { restore_left_over(tree, silent)? };
-    print(&done.as_ref().map_or_else(|| "nothing is left over\n".to_owned(), shown_restored))?;
+    if done.is_some() || groups.is_empty() {
+        print(&done.as_ref().map_or_else(|| "nothing is left over\n".to_owned(), shown_restored))?;
+    }
     Ok(match done {
         Some(done) if !(done.left.is_empty() && done.forgotten.is_empty()) => CommandStatus::Bad,
         _ => CommandStatus::Good,

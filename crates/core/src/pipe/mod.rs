@@ -305,6 +305,11 @@ impl Pipe {
         &self.route
     }
 
+    /// Notes in the route what the threads that serve the pipe get.
+    pub(crate) fn note_threads(&mut self, share: &str) {
+        self.route.thread_share = Some(share.to_owned());
+    }
+
     /// What really happened so far.
     pub fn report(&self) -> PipeReport {
         if !self.owner.is_here() {

@@ -32,6 +32,7 @@ pub(crate) mod schedule;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
 mod state;
+mod thread_share;
 mod transfer;
 
 pub(crate) use coordinator::event_source::{EventSource, Interest};
@@ -41,6 +42,7 @@ pub use options::{ConnectOptions, RuntimeOptions};
 pub use pipe::{RefusedTransfer, RuntimePipe};
 pub use report::{ClassLatencies, ResourceReport, RuntimeReport};
 pub use schedule::{ClassStats, FlowStats, PriorityClass, SchedulePolicy, ScheduleStats, Served, ServiceLevel};
+pub use thread_share::ThreadShare;
 
 use crate::backend::{Constraints, check_count};
 use crate::error::{Error, Result};
@@ -110,11 +112,15 @@ impl Runtime {
     /// ([`RuntimeOptions::check`]).
     pub fn start_with(machine: &Machine, options: RuntimeOptions) -> Result<Runtime> {
         options.check()?;
-        let coordinator = Coordinator::new()?;
+        let share = match &options.thread_share {
+            Some(share) => Some(thread_share::check(share)?),
+            None => None,
+        };
+        let coordinator = Coordinator::new(options.thread_share.clone())?;
         let runs = coordinator.clone();
         let thread = threads::spawn(&format!("{}-coord", options.name), move || runs.run())
             .map_err(|e| e.within("the runtime's coordinator"))?;
-        let state = RuntimeState::new(machine.clone(), options, coordinator);
+        let state = RuntimeState::new(machine.clone(), options, coordinator, share);
         Ok(Runtime { state: Arc::new(state), thread: Some(thread) })
     }
 
@@ -148,7 +154,10 @@ impl Runtime {
         check_count("queue", options.queue.map(|queue| queue as u64))?;
         let urgent = options.constraints.urgent || options.service.class == PriorityClass::Latency;
         let constraints = Constraints { urgent, ..options.constraints.clone() };
-        let pipe = self.state.machine.connect_with(source, target, &constraints)?;
+        let mut pipe = self.state.machine.connect_with(source, target, &constraints)?;
+        if let Some(share) = &self.state.share {
+            pipe.note_threads(share);
+        }
         RuntimePipe::connect(self.state.clone(), pipe, options)
     }
 
@@ -215,6 +224,7 @@ impl Runtime {
             threads_refused,
             first_refusal,
             resources,
+            thread_share: self.state.share.clone(),
             latencies: self.state.latencies.as_ref().map_or_else(Vec::new, |latencies| latencies.read()),
         }
     }

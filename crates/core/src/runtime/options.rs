@@ -1,6 +1,9 @@
 //! What is asked of a runtime and of its pipes.
 
+use std::sync::Arc;
+
 use super::schedule::{SchedulePolicy, ServiceLevel};
+use super::thread_share::ThreadShare;
 use crate::backend::{Constraints, check_count};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -30,6 +33,9 @@ pub struct RuntimeOptions {
     /// [`RuntimeReport::latencies`](super::RuntimeReport::latencies). A short copy then costs two
     /// looks at the clock more.
     pub measure_latencies: bool,
+    /// A share of caches and memory bandwidth for its threads. Callers have no part in it, so
+    /// nothing is copied on them then, whatever `max_inline_bytes` says.
+    pub thread_share: Option<Arc<dyn ThreadShare>>,
 }
 
 crate::setters! {
@@ -67,8 +73,15 @@ impl RuntimeOptions {
             max_inline_bytes: 64 << 10,
             memory: SchedulePolicy::for_memory(),
             device: SchedulePolicy::for_device(),
+            thread_share: None,
             measure_latencies: std::env::var_os(MEASURE_LATENCIES).is_some_and(|value| value == "1"),
         }
+    }
+
+    /// The same with a share of caches and memory bandwidth for its threads.
+    #[must_use]
+    pub fn thread_share(self, share: Arc<dyn ThreadShare>) -> RuntimeOptions {
+        RuntimeOptions { thread_share: Some(share), ..self }
     }
 
     /// Whether the numbers make sense.

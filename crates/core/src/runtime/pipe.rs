@@ -80,7 +80,10 @@ impl RuntimePipe {
         }
         let service = options.service.clone();
         let flow = resource.join(service.clone(), queue)?;
-        let at_once = resource.workers().is_some() && service.at_most.is_none() && is_memory_copy(&pipe);
+        // Callers have no part in the share of the runtime's threads.
+        let may_be_inline = runtime.share.is_none();
+        let at_once =
+            may_be_inline && resource.workers().is_some() && service.at_most.is_none() && is_memory_copy(&pipe);
         let counts_panics = coordinator.troubles.panics().number();
         let state = PipeState::new(PipeParts {
             alignment: if pipe.ends().1.file().is_some() { AlignmentEnd::Target } else { AlignmentEnd::Source },

@@ -28,6 +28,10 @@ pub struct RuntimeReport {
     pub first_refusal: Option<String>,
     /// The shared resources, by place.
     pub resources: Vec<ResourceReport>,
+    /// What its threads get of caches and memory bandwidth, where they
+    /// [have a share](super::RuntimeOptions::thread_share).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_share: Option<String>,
     /// Times of transfers by class, from the call to the end, where they
     /// [are measured](super::RuntimeOptions::measure_latencies).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

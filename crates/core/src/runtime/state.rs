@@ -33,6 +33,8 @@ pub(super) struct RuntimeState {
     pub(super) closed: AtomicBool,
     /// Times of transfers, where they are measured.
     pub(super) latencies: Option<ClassRecorders>,
+    /// What its threads get, in words.
+    pub(super) share: Option<String>,
 }
 
 /// What transfers compete for.
@@ -45,7 +47,12 @@ enum ResourceKey {
 }
 
 impl RuntimeState {
-    pub(super) fn new(machine: Machine, options: RuntimeOptions, coordinator: Arc<Coordinator>) -> RuntimeState {
+    pub(super) fn new(
+        machine: Machine,
+        options: RuntimeOptions,
+        coordinator: Arc<Coordinator>,
+        share: Option<String>,
+    ) -> RuntimeState {
         RuntimeState {
             latencies: options.measure_latencies.then(ClassRecorders::default),
             machine,
@@ -55,6 +62,7 @@ impl RuntimeState {
             counts: Arc::new(TransferCounts::default()),
             next_request: Arc::new(AtomicU64::new(1)),
             closed: AtomicBool::new(false),
+            share,
         }
     }
 

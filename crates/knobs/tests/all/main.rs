@@ -8,4 +8,5 @@ mod hostile;
 mod journals;
 mod listing;
 mod made_tree;
+mod thread_groups;
 mod transactions;

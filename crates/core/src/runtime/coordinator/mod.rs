@@ -40,6 +40,7 @@ mod waiting;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+use super::thread_share::ThreadShare;
 use crate::error::Result;
 use crate::guard::{self, ForeignCode};
 use crate::pipe::queue::Queue;
@@ -83,6 +84,8 @@ pub(crate) struct Coordinator {
     /// Wakes the stand-in.
     calling_out: Condvar,
     pub(crate) troubles: Troubles,
+    /// What each thread of the runtime gets first.
+    pub(super) thread_share: Option<std::sync::Arc<dyn ThreadShare>>,
 }
 
 /// While it lives, a thread sleeps until transfers of others end, and all that sets out is
@@ -96,7 +99,7 @@ impl Drop for BlockedWaiter<'_> {
 }
 
 impl Coordinator {
-    pub(crate) fn new() -> Result<Arc<Coordinator>> {
+    pub(crate) fn new(thread_share: Option<std::sync::Arc<dyn ThreadShare>>) -> Result<Arc<Coordinator>> {
         let events = Events::new()?;
         Ok(Arc::new_cyclic(|itself| Coordinator {
             itself: itself.clone(),
@@ -114,6 +117,7 @@ impl Coordinator {
             role_changed: Condvar::new(),
             calling_out: Condvar::new(),
             troubles: Troubles::new(),
+            thread_share,
         }))
     }
 

@@ -6,6 +6,7 @@ use std::task::Waker;
 use super::role::{ForeignCall, Role, RoleHolder, StandIn};
 use super::{Coordinator, RoleGuard, STAND_IN_DELAY};
 use crate::guard;
+use crate::runtime::thread_share;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, MutexGuard};
 use crate::thread_role;
@@ -17,6 +18,7 @@ const CALL_OUT_NS: u64 = 1_000_000;
 impl Coordinator {
     /// What the own thread does.
     pub(crate) fn run(self: &Arc<Self>) {
+        self.enter_thread_share();
         let _role = thread_role::enter_own_thread(self);
         loop {
             self.call_out();
@@ -99,6 +101,16 @@ impl Coordinator {
         self.wake_caller(role);
     }
 
+    /// A thread of the runtime begins: it gets the share, if there is one. A refusal is told in the
+    /// report, since no work is lost by it.
+    pub(crate) fn enter_thread_share(&self) {
+        if let Some(share) = &self.thread_share
+            && let Err(e) = thread_share::enter(&**share)
+        {
+            self.troubles.refused(&e, "a thread works without its share");
+        }
+    }
+
     /// Has the own thread call a waker, or the stand-in. It is given back where neither can.
     pub(crate) fn wake_later(self: &Arc<Self>, waker: Waker) -> Option<Waker> {
         let mut role = self.role();
@@ -179,6 +191,7 @@ impl Coordinator {
 
     /// What the stand-in does.
     fn stand_in(&self) {
+        self.enter_thread_share();
         let mut role = self.role();
         while !self.is_stopping() {
             let Some(within) = role.calling else {

@@ -243,6 +243,7 @@ impl Drop for Worker {
 impl Worker {
     fn serve(self) {
         let pool = &self.0;
+        pool.coordinator.enter_thread_share();
         let _role = thread_role::enter_worker(pool.itself.clone());
         if let Some(core) = pool.threads.core {
             // Refused: transfers into the core's cache count themselves as run on the wrong core.
