@@ -19,6 +19,7 @@ use datapipes_core::file_lock::FileLock;
 use datapipes_core::process::OwningProcess;
 use datapipes_core::runtime::ThreadShare;
 use datapipes_core::{Error, ErrorKind, Result};
+use rustix::fs::{Mode, OFlags};
 
 use crate::list::RESCTRL;
 use crate::plan::KnobPlan;
@@ -91,7 +92,8 @@ impl ThreadGroup {
             return Err(Error::new(ErrorKind::InvalidInput, OPERATION, "no share is named"));
         };
         let _turn = lock_resctrl(tree)?;
-        remove_stale(tree)?;
+        // One that cannot be removed is in the way only where no group is left.
+        let _ = remove_stale(tree);
         let summary = lines.join(", ");
         let group = SettingWrite::Group { folder: folder.clone(), lines, threads: Vec::new() };
         let made = group.make(tree).and_then(|()| {
@@ -164,8 +166,9 @@ fn stale_candidates(tree: &MachineTree) -> Vec<String> {
 fn remove_stale(tree: &MachineTree) -> Result<Vec<String>> {
     let mut removed = Vec::new();
     for folder in stale_candidates(tree) {
-        // One that vanished meanwhile is gone.
-        let Ok(open) = File::open(tree.path(&folder)) else { continue };
+        // One that vanished meanwhile is gone, and a link is no group.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(open) = rustix::fs::open(tree.path(&folder), flags, Mode::empty()).map(File::from) else { continue };
         let Ok(lock) = FileLock::take(open) else { continue };
         tree.remove_folder(&folder).map_err(|e| Error::io("remove a group of threads", e, format!("/{folder}")))?;
         drop(lock);

@@ -143,6 +143,10 @@ impl MachineTree {
     /// Removes such a folder. One that is not there is gone.
     pub(crate) fn remove_folder(&self, name: &str) -> io::Result<()> {
         let path = self.path(name);
+        // A link in its place is not followed: what it points to is no group.
+        if std::fs::symlink_metadata(&path).is_ok_and(|facts| !facts.is_dir()) {
+            return Err(io::Error::other("it is no folder"));
+        }
         if File::open(&path).is_ok_and(|folder| is_of_the_kernel(&folder).is_ok_and(|is| !is)) {
             for file in ["schemata", "tasks"] {
                 let _ = std::fs::remove_file(path.join(file));

@@ -1,13 +1,16 @@
 //! Figures 3 and 4 of *Data Pipes*: reads from storage at a queue depth, each summed when it
 //! arrives, beside a load that takes the memory's bandwidth.
 
-use std::path::PathBuf;
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use datapipes::backend::Constraints;
 use datapipes::{Dram, Error, ErrorKind, FileAccess, Machine, Result, Span, Ssd};
 use datapipes_counters::{CounterSet, difference};
 use datapipes_knobs::{KnobTransaction, MachineKnob, MachineTree, list};
+use datapipes_models::io_cache::{AccessAgent, AccessKind, TraceAccess};
 
 use super::figure::{CHUNKS, Curve, Figure, Latencies, Point, absence, pin};
 use super::load::MemoryLoad;
@@ -26,6 +29,7 @@ are restored at the end.",
     examples: &[
         "dpipe experiment fig3 --size 8M --ms 5 --chunks 4K,64K --plot fig3.svg",
         "dpipe experiment fig4 --size 8M --ms 5 --chunks 64K --json",
+        "dpipe experiment fig3 --size 8M --ms 5 --chunks 64K --trace t && dpipe model ddio --trace t",
     ],
 };
 
@@ -55,6 +59,10 @@ pub(crate) struct Args {
     /// Draw the curves as SVG
     #[arg(long, alias = "svg", value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Write what the device wrote and the core read, for `dpipe model ddio --trace`; for one size
+    /// of chunks, without the load
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 /// What differs from curve to curve.
@@ -71,6 +79,8 @@ const MAX_BUFFERS: u64 = 4 << 30;
 /// What direct requests are multiples of.
 const BLOCK: u64 = 4096;
 const LINE: u64 = 64;
+/// The most accesses that are written to a trace.
+const MAX_TRACED: usize = 1 << 20;
 /// The bytes that are written at once.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
@@ -86,6 +96,10 @@ pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
             let advice = "give multiples of 4K, up to the file's length, and 4G for all that are under way";
             return Err(Error::new(ErrorKind::InvalidInput, "experiment", why).with_advice(advice));
         }
+    }
+    if args.trace.is_some() && chunks.len() != 1 {
+        let why = format!("a trace of {} sizes of chunks", chunks.len());
+        return Err(Error::new(ErrorKind::InvalidInput, "experiment", why).with_advice("give one size: --chunks 64K"));
     }
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
@@ -130,7 +144,18 @@ pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
     if let Some(why) = absence(&CounterSet::open().read(), "llc_misses") {
         figure.leave_out("misses of the last-level cache (figures 3b and 4)", why);
     }
+    if let (Some(path), Some(trace)) = (&args.trace, &setup.trace) {
+        write_trace(path, &trace.borrow())?;
+    }
     figure.show(args.json, args.plot.as_deref())
+}
+
+/// Writes a trace. The program knows when it asks for a chunk and when it reads it; the device
+/// writes in between, so a chunk counts as written when it is asked for.
+fn write_trace(path: &Path, accesses: &[TraceAccess]) -> Result<()> {
+    let mut text = String::from("# who what address bytes; chunks count as written when they are asked for\n");
+    accesses.iter().for_each(|access| _ = writeln!(text, "{access}"));
+    crate::system::files::write_text(path, &text)
 }
 
 /// The ways of the register: those of the paper's processor.
@@ -144,6 +169,8 @@ struct Setup<'a> {
     depth: u64,
     span: Duration,
     load_cores: Vec<usize>,
+    /// What is traced, if anything.
+    trace: Option<RefCell<Vec<TraceAccess>>>,
 }
 
 impl<'a> Setup<'a> {
@@ -164,6 +191,7 @@ impl<'a> Setup<'a> {
             depth: args.depth.into(),
             span: Duration::from_millis(args.ms),
             load_cores: cores,
+            trace: args.trace.is_some().then(RefCell::default),
         })
     }
 
@@ -225,8 +253,17 @@ impl<'a> Setup<'a> {
         let mut latencies = Latencies::default();
         let (before, cpu, load_before) = (counters.read(), thread_cpu(), load.as_ref().map(MemoryLoad::bytes));
         let since = Instant::now();
+        let first = buffers.memory().address().addr() as u64;
+        let note = |agent: AccessAgent, kind: AccessKind, buffer: u64| {
+            let Some(trace) = self.trace.as_ref().filter(|_| !with_load) else { return };
+            let mut trace = trace.borrow_mut();
+            if trace.len() < MAX_TRACED {
+                trace.push(TraceAccess { agent, kind, address: first + buffer * chunk, bytes: chunk });
+            }
+        };
         let mut submit =
             |batch: &mut datapipes::pipe::Batch<'_>, buffer: u64, started: &mut [Instant], at: &mut [u64]| {
+                note(AccessAgent::Device, AccessKind::Write, buffer);
                 let source = next % chunks_of_file * chunk;
                 next += 1;
                 (started[buffer as usize], at[buffer as usize]) = (Instant::now(), source);
@@ -242,6 +279,7 @@ impl<'a> Setup<'a> {
             // The place is that of a buffer that has `chunk` bytes.
             let place = (buffer * chunk) as usize;
             let sum = sum(&buffers.range(place, chunk as usize)?.lease()?);
+            note(AccessAgent::Core, AccessKind::Read, buffer);
             latencies.add(started[buffer as usize]);
             if sum != sum_of(at[buffer as usize], chunk) {
                 let where_ =

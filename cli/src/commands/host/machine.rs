@@ -1,6 +1,7 @@
 //! `dpipe machine`: the hardware and primitives of this machine.
 
 mod facts;
+mod offload;
 mod picture;
 mod storage;
 
@@ -17,6 +18,7 @@ use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::system::signals::{self, WaitsFor};
 use facts::{BackendFacts, Facts};
+use offload::KernelOffload;
 use storage::StorageCost;
 
 const ENDING: Ending = Ending {
@@ -32,7 +34,7 @@ const ENDING: Ending = Ending {
 #[command(after_help = ENDING.text())]
 pub(crate) struct Args {
     /// Print JSON: fingerprint, topology, storage, backends (name, primitives, tried_on, knobs),
-    /// io_uring, calibration, storage_cost
+    /// kernel_offload, io_uring, calibration, storage_cost
     #[arg(long)]
     json: bool,
     /// Measure, and draw the storage pyramid of this machine as SVG
@@ -70,6 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         topology,
         storage: BlockDevice::behind(&dir).ok(),
         backends: machine.backends().iter().map(|b| backend_facts(b.as_ref())).collect(),
+        kernel_offload: KernelOffload::find(),
         io_uring: datapipes_file::UringFacts::probe(),
         calibration,
         storage_cost,
@@ -110,6 +113,7 @@ fn text(facts: &Facts<'_>) -> Result<String> {
         }
         let _ = writeln!(out);
     }
+    out += &facts.kernel_offload.text();
     layers(&mut out, facts);
     if let Some(cost) = &facts.storage_cost {
         storage_text(&mut out, cost);

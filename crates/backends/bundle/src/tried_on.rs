@@ -50,7 +50,7 @@ pub const TRIED: [(&str, TriedOn); 30] = [
     ("dsa-move", TriedOn::DeviceModel),
     ("dsa-move-to-cache", TriedOn::DeviceModel),
     ("dsa-and-core", TriedOn::DeviceModel),
-    // DPDK's own stand-in for an engine, through DPDK.
+    // DPDK's own software device for an engine, through DPDK.
     ("dmadev-move", TriedOn::DeviceModel),
     ("dmadev-and-core", TriedOn::DeviceModel),
     ("uring-direct", TriedOn::Hardware),

@@ -24,7 +24,7 @@ pub type PortalOpener = dyn Fn(&WorkQueueFacts) -> Result<Box<dyn Portal>> + Sen
 pub(crate) struct EngineSet {
     pub(crate) family: &'static EngineFamily,
     pub(crate) found: QueueDiscovery,
-    /// Whether devices move the bytes, not a stand-in in software.
+    /// Whether devices move the bytes, not a device in software.
     pub(crate) is_offload: bool,
     pub(crate) cost: MoveCost,
     pub(crate) patience: Option<Duration>,

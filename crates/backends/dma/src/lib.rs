@@ -1,13 +1,17 @@
-//! The backend for the Intel Data Streaming Accelerator (DSA): a DMA engine copies between places
-//! in memory, through the user interface of Linux's driver `idxd`.
+//! The backends for DMA engines, which copy between places in memory: `dsa` for the Intel Data
+//! Streaming Accelerator, through the user interface of Linux's driver `idxd`, and `dmadev` for
+//! engines that DPDK drives.
 //!
-//! **It has never run on hardware.** What is tested is everything above the portal of a work queue,
-//! on a model of a device in the tests; `docs/dsa.md` has the table.
+//! **They have never run on hardware.** What is tested is everything above the portal of a work
+//! queue, on models of devices in the tests and on DPDK's own device in software; `docs/dsa.md` and
+//! `docs/dmadev.md` have the tables.
 //!
 //! | primitive | what it does |
 //! |---|---|
 //! | `dsa-move` | copies; written bytes go to memory |
 //! | `dsa-move-to-cache` | copies; written bytes go to the last-level cache (CIDR'23: direct cache access) |
+//! | `dsa-and-core` | copies; a core copies its share |
+//! | `dmadev-move`, `dmadev-and-core` | the same by an engine of DPDK |
 //!
 //! | module | what it does |
 //! |---|---|
@@ -19,7 +23,9 @@
 //! | `operations` | fill, compare, CRC, copy to two targets, flush |
 //! | `split` | the share of a copy that goes to the engine where a core copies the rest |
 //! | `cost` | what a move costs, assumed or measured |
-//! | `backend`, `offers` | offers for a pair of places, and the reasons against them |
+//! | `family`, `offers` | the primitives, offers for a pair of places, and the reasons against them |
+//! | `engines`, `backend` | the engines of a family, and the backend `dsa` |
+//! | `dmadev` | DPDK: loaded, started, and its devices as portals |
 //!
 //! It does not configure queues (`accel-config` does), and it uses no interrupts: who waits polls.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,4 +1,4 @@
-//! DPDK's stand-in in software, `dma_skeleton`, through DPDK itself: what it can carry out of the
+//! DPDK's device in software, `dma_skeleton`, through DPDK itself: what it can carry out of the
 //! conformance suite, and how it is offered. Skipped where DPDK 22.11 is not installed.
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use datapipes_testkit::conformance::{CaseVerdict, PlaceKind, run};
 use datapipes_testkit::{TempFolder, bounded, seed};
 
 /// All tests of this program share DPDK, which starts once a process.
-fn stand_in() -> Option<DmadevBackend> {
+fn software_device() -> Option<DmadevBackend> {
     let arguments = ["--no-huge", "-m", "64", "--no-pci", "--vdev=dma_skeleton"].map(str::to_owned);
     let backend = DmadevBackend::with_arguments(arguments.into());
     if let Some(reason) = backend.devices().absent.iter().find(|reason| reason.contains("not installed")) {
@@ -34,14 +34,14 @@ fn machine_with(backend: DmadevBackend) -> Machine {
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[test]
-fn the_conformance_suite_passes_on_the_stand_in() {
+fn the_conformance_suite_passes_on_the_software_device() {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(backend) = stand_in() else { return };
+    let Some(backend) = software_device() else { return };
     let seed = seed(0xd3a);
-    let outcomes = bounded("the conformance suite passes on the stand-in", move || {
+    let outcomes = bounded("the conformance suite passes on the software device", move || {
         let split = SplitCost { core_bytes_per_s: 1e9, bytes_per_s: 1.5e9 };
         let cost = MoveCost { latency_ns: 1000.0, bytes_per_s: 1e9, measured: true, split: Some(split) };
-        let machine = machine_with(backend.counting_the_stand_in().calibrated_by(move |_| Some(cost)));
+        let machine = machine_with(backend.counting_software_devices().calibrated_by(move |_| Some(cost)));
         let folder = TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut kinds = PlaceKind::of_memory(machine.topology());
         kinds.extend(PlaceKind::of_nodes(machine.topology()));
@@ -59,12 +59,12 @@ fn the_conformance_suite_passes_on_the_stand_in() {
 }
 
 #[test]
-fn the_stand_in_is_no_engine_unless_a_test_says_so() {
+fn the_software_device_is_no_engine_unless_a_test_says_so() {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(backend) = stand_in() else { return };
-    bounded("the stand-in is no engine unless a test says so", move || {
+    let Some(backend) = software_device() else { return };
+    bounded("the software device is no engine unless a test says so", move || {
         let found = backend.primitives()[0].available.clone().unwrap();
-        assert!(found.contains("dma_skeleton of DPDK (a stand-in in software)"), "{found}");
+        assert!(found.contains("dma_skeleton of DPDK (a device in software)"), "{found}");
         let machine = machine_with(backend);
         let (source, target) = (Dram::allocate(1 << 20).unwrap(), Dram::allocate(1 << 20).unwrap());
         source.lease_mut().unwrap().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
@@ -88,7 +88,7 @@ fn the_stand_in_is_no_engine_unless_a_test_says_so() {
 #[test]
 fn a_device_that_is_open_elsewhere_is_busy_and_free_after_the_pipe() {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (Some(first), Some(second)) = (stand_in(), stand_in()) else { return };
+    let (Some(first), Some(second)) = (software_device(), software_device()) else { return };
     bounded("a device that is open elsewhere is busy and free after the pipe", move || {
         let (first, second) = (machine_with(first), machine_with(second));
         let (source, target) = (Dram::allocate(1 << 16).unwrap(), Dram::allocate(1 << 16).unwrap());
@@ -107,7 +107,7 @@ fn a_device_that_is_open_elsewhere_is_busy_and_free_after_the_pipe() {
 #[test]
 fn dpdk_starts_on_request_and_once() {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if stand_in().is_none() {
+    if software_device().is_none() {
         return;
     }
     // The variable is not set for tests.
@@ -123,10 +123,10 @@ fn dpdk_starts_on_request_and_once() {
 }
 
 #[test]
-fn the_stand_in_is_measured() {
+fn the_software_device_is_measured() {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(backend) = stand_in() else { return };
-    let cost = bounded("the stand-in is measured", move || backend.measure().unwrap());
+    let Some(backend) = software_device() else { return };
+    let cost = bounded("the software device is measured", move || backend.measure().unwrap());
     assert!(cost.measured && cost.latency_ns > 0.0 && cost.bytes_per_s > 0.0 && cost.split.is_some(), "{cost:?}");
     println!("dma_skeleton: {cost:?}");
 }

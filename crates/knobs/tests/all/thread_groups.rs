@@ -192,3 +192,26 @@ fn a_locked_resctrl_is_busy() {
     assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
     assert_eq!(groups(&made), Vec::<String>::new());
 }
+
+#[test]
+fn a_link_or_a_folder_of_others_in_the_place_of_a_group_is_left_alone() {
+    let made = Made::xeon();
+    made.put("elsewhere/tasks", "of somebody else");
+    let link = made.path("sys/fs/resctrl/datapipes-threads-link");
+    std::os::unix::fs::symlink(made.path("elsewhere"), &link).unwrap();
+    assert_eq!(remove_stale_groups(&made.tree()).unwrap(), Vec::<String>::new());
+    made.put("sys/fs/resctrl/datapipes-threads-full/more", "what no kernel puts there");
+    let e = remove_stale_groups(&made.tree()).unwrap_err();
+    assert!(e.to_string().contains("datapipes-threads-full"), "{e}");
+    // Neither keeps a new group from being made.
+    let group = ThreadGroup::make(&made.tree(), &share("0=f")).unwrap();
+    group.take_in_this_thread().unwrap();
+    drop(group);
+    assert_eq!(std::fs::read_to_string(made.path("elsewhere/tasks")).unwrap(), "of somebody else");
+    // Nor does a journal that names a link remove what it points to.
+    let journal = r#"{"version":2,"id":"1","is_settled":false,"writes":[
+        {"kind":"group","folder":"sys/fs/resctrl/datapipes-threads-link","lines":[],"threads":[]}]}"#;
+    made.put_journal(journal);
+    assert!(datapipes_knobs::restore_left_over(&made.tree(), &mut |_| {}).is_err());
+    assert_eq!(std::fs::read_to_string(made.path("elsewhere/tasks")).unwrap(), "of somebody else");
+}

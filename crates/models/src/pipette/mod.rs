@@ -37,6 +37,7 @@
 pub mod device;
 pub mod experiment;
 pub mod figures;
+pub mod fit;
 pub mod library;
 pub mod lru;
 pub mod page_cache;

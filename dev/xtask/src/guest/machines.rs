@@ -17,6 +17,10 @@ pub(crate) enum Guest {
     Numa,
     /// An NVMe disk with four namespaces, two of them with blocks of 4 KiB.
     Nvme,
+    /// Memory behind CXL (a device of type 3), which becomes a node of memory alone.
+    Cxl,
+    /// The NVMe disk behind a virtio-IOMMU: what it reads and writes is translated.
+    Iommu,
 }
 
 /// A test program, with what it is given.
@@ -33,6 +37,9 @@ const DISK_BYTES: u64 = 256 << 20;
 const NAMESPACES: u32 = 4;
 const NAMESPACE_BYTES: u64 = 1 << 20;
 
+/// The test programs that guests run, but those of libraries.
+pub(crate) const TEST_PROGRAMS: [&str; 6] = ["real", "bad_block", "sigbus", "transfers", "conformance", "nvme"];
+
 /// What the console says when a program of the guest has ended: its name and its exit status.
 pub(crate) fn ended(line: &str) -> Option<(&str, i32)> {
     let (name, code) = line.strip_prefix("guest: ended: ")?.split_once(' ')?;
@@ -40,14 +47,29 @@ pub(crate) fn ended(line: &str) -> Option<(&str, i32)> {
 }
 
 impl Guest {
-    pub(crate) const ALL: [Guest; 3] = [Guest::Pmem, Guest::Numa, Guest::Nvme];
+    pub(crate) const ALL: [Guest; 5] = [Guest::Pmem, Guest::Numa, Guest::Nvme, Guest::Cxl, Guest::Iommu];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Guest::Pmem => "pmem",
             Guest::Numa => "numa",
             Guest::Nvme => "nvme",
+            Guest::Cxl => "cxl",
+            Guest::Iommu => "iommu",
         }
+    }
+
+    /// What is missing for this guest alone.
+    pub(crate) fn lacks(self, parts: &Parts) -> Option<String> {
+        if self != Guest::Cxl {
+            return None;
+        }
+        // Memory that is lost at a restart came with QEMU 8.1, and its driver with Linux 6.3.
+        let help = parts.emulator().args(["-device", "cxl-type3,help"]).output().ok()?;
+        if !String::from_utf8_lossy(&help.stdout).contains("volatile-memdev") {
+            return Some("this QEMU has no volatile memory behind CXL (8.1 has)".into());
+        }
+        modules::with_dependencies(&parts.modules, &["dax_cxl"]).err().map(|why| format!("{why} (Linux 6.3 has)"))
     }
 
     /// The programs of this guest; an error where one was not built.
@@ -58,6 +80,10 @@ impl Guest {
             cache-l3,disk-direct,disk-cached,tmpfs-auto,tmpfs-direct,tmpfs-cached,pmem-modelled,block-direct,block-cached";
         const NUMA_KINDS: &str = "DATAPIPES_CONFORMANCE_WITHOUT=dram-huge,dram-pool,cache-l2,cache-l3,disk-direct,\
             disk-cached,tmpfs-auto,tmpfs-direct,tmpfs-cached,pmem-emulated,block-direct,block-cached";
+        // QEMU carries out each access to memory behind CXL by itself: some 20 MB/s.
+        const CXL_KINDS: &str = "DATAPIPES_CONFORMANCE_WITHOUT=dram-huge,dram-pool,cache-l1,cache-l2,cache-l3,\
+            disk-direct,disk-cached,tmpfs-auto,tmpfs-direct,tmpfs-cached,pmem-emulated,pmem-modelled,block-direct,\
+            block-cached";
         const NVME_KINDS: &str = "DATAPIPES_BLOCK_DEVICES=/dev/nvme0n1:/dev/nvme0n2:/dev/nvme0n3:/dev/nvme0n4 \
             DATAPIPES_CONFORMANCE_WITHOUT=dram-huge,dram-pool,cache-l2,cache-l3,disk-direct,disk-cached,tmpfs-auto,\
             tmpfs-direct,tmpfs-cached,pmem-emulated";
@@ -78,6 +104,8 @@ impl Guest {
                 ("nvme", "", NVME),
                 ("conformance", "", NVME_KINDS),
             ],
+            Guest::Cxl => &[("datapipes_core", "numa", ""), ("conformance", "", CXL_KINDS)],
+            Guest::Iommu => &[("datapipes_file", "a_command_that_the_device_refuses", NVME), ("nvme", "", NVME)],
         };
         let run = |(name, arguments, environment): &(&str, &'static str, &'static str)| -> TaskResult<Run> {
             let program = programs.get(*name).ok_or_else(|| format!("the test program {name} was not built"))?;
@@ -114,8 +142,17 @@ impl Guest {
                  -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=70 \
                  -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=4000M",
             ),
-            Guest::Nvme => {
-                let mut all = words("-machine q35 -m 1536M -smp 2 -device nvme,id=disk,serial=datapipes");
+            Guest::Cxl => words(
+                "-machine q35,cxl=on -m 1536M,slots=4,maxmem=4G -smp 2 \
+                 -object memory-backend-ram,id=behind,size=256M -device pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1 \
+                 -device cxl-rp,port=0,bus=cxl.1,id=root,chassis=0,slot=2 \
+                 -device cxl-type3,bus=root,volatile-memdev=behind,id=memory \
+                 -M cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=1G",
+            ),
+            Guest::Nvme | Guest::Iommu => {
+                let iommu = if self == Guest::Iommu { "-device virtio-iommu-pci " } else { "" };
+                let disk = "-device nvme,id=disk,serial=datapipes";
+                let mut all = words(&format!("-machine q35 -m 1536M -smp 2 {iommu}{disk}"));
                 for number in 1..=NAMESPACES {
                     let file = work.join(format!("nvme{number}.img"));
                     let made = File::create(&file).and_then(|file| file.set_len(NAMESPACE_BYTES));
@@ -141,6 +178,9 @@ impl Guest {
         match self {
             Guest::Pmem => all.extend(["nfit", "nd_pmem", "dax_pmem", "device_dax"]),
             Guest::Nvme => all.push("nvme"),
+            // The IOMMU comes first: a driver that has its device is not moved behind one.
+            Guest::Iommu => all = ["virtio_pci", "virtio_iommu"].into_iter().chain(all).chain(["nvme"]).collect(),
+            Guest::Cxl => all.extend(["cxl_acpi", "cxl_pci", "cxl_mem", "dax_cxl", "device_dax", "kmem"]),
             Guest::Numa => {}
         }
         all
@@ -150,6 +190,32 @@ impl Guest {
     fn set_up(self, parts: &Parts) -> String {
         match self {
             Guest::Numa => "cat /sys/devices/system/node/online".to_owned(),
+            // A region over the whole device, as `cxl create-region` makes it; its memory is taken
+            // by the kernel as a node.
+            Guest::Cxl => r#"
+cxl=/sys/bus/cxl/devices
+for i in 1 2 3 4 5 6 7 8 9 10; do [ -e $cxl/mem0 ] && [ -e $cxl/decoder2.0 ] && break; sleep 1; done
+ls $cxl
+echo online_movable > /sys/devices/system/memory/auto_online_blocks
+region=$(cat $cxl/decoder0.0/create_ram_region)
+echo $region > $cxl/decoder0.0/create_ram_region
+echo 256 > $cxl/$region/interleave_granularity
+echo 1 > $cxl/$region/interleave_ways
+echo ram > $cxl/decoder2.0/mode
+echo 0x10000000 > $cxl/decoder2.0/dpa_size
+echo 0x10000000 > $cxl/$region/size
+echo decoder2.0 > $cxl/$region/target0
+echo 1 > $cxl/$region/commit
+echo $region > /sys/bus/cxl/drivers/cxl_region/bind
+sleep 1
+ls /sys/bus/dax/devices
+echo "guest: nodes: $(cat /sys/devices/system/node/has_memory), with processors: $(cat /sys/devices/system/node/has_cpu)"
+grep -h MemTotal /sys/devices/system/node/node*/meminfo"#
+                .to_owned(),
+            Guest::Iommu => format!(
+                "{}\nls /sys/class/iommu\necho \"guest: the disk is in group $(basename $(readlink /sys/class/nvme/nvme0/device/iommu_group))\"",
+                Guest::Nvme.set_up(parts)
+            ),
             // The driver looks for namespaces after it was loaded.
             Guest::Nvme => format!(
                 "for i in 1 2 3 4 5 6 7 8 9 10; do [ -b /dev/nvme0n{NAMESPACES} ] && break; sleep 1; done\nls -l /dev/nvme0n{NAMESPACES}"
@@ -183,22 +249,18 @@ grep pmem0 /proc/mounts"#,
     pub(crate) fn command(self, parts: &Parts, work: &Path, initial: &Path) -> TaskResult<Command> {
         let disk = work.join("disk.img");
         File::create(&disk)?.set_len(DISK_BYTES)?;
-        let mut qemu = Command::new(&parts.qemu);
-        if let Some(root) = &parts.extracted {
-            let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64"];
-            let libraries: Vec<PathBuf> = libraries.iter().map(|at| root.join(at)).collect();
-            qemu.env("LD_LIBRARY_PATH", std::env::join_paths(libraries).unwrap_or_default());
-            for firmware in ["usr/share/qemu", "usr/share/seabios"] {
-                qemu.arg("-L").arg(root.join(firmware));
-            }
-        }
+        let mut qemu = parts.emulator();
         // Emulation outright: that /dev/kvm exists does not mean that a guest starts on it.
-        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"]).args(self.hardware(work));
+        // Linux leaves CXL alone where a processor says that it is a virtual one.
+        let processor = if self == Guest::Cxl { "max,hypervisor=off" } else { "max" };
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", processor]).args(self.hardware(work));
         qemu.args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-net", "none"]);
         qemu.args(["-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"]);
         qemu.arg("-drive").arg(format!("if=virtio,format=raw,cache=unsafe,file={}", disk.display()));
         qemu.arg("-kernel").arg(&parts.kernel).arg("-initrd").arg(initial);
-        qemu.args(["-append", "console=ttyS0 oops=panic panic=-1 quiet loglevel=2"]);
+        // A kernel that does not know that it is a guest tests its timer, and a busy host fails it.
+        let timer = if self == Guest::Cxl { " no_timer_check" } else { "" };
+        qemu.args(["-append", &format!("console=ttyS0 oops=panic panic=-1 quiet loglevel=2{timer}")]);
         Ok(qemu)
     }
 }

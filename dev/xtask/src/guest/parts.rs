@@ -3,6 +3,7 @@
 use crate::TaskResult;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The parts, each found.
 pub(crate) struct Parts {
@@ -69,6 +70,20 @@ fn is_static(program: &Path) -> bool {
 }
 
 impl Parts {
+    /// QEMU, with its libraries and firmware where it was extracted.
+    pub(crate) fn emulator(&self) -> Command {
+        let mut qemu = Command::new(&self.qemu);
+        if let Some(root) = &self.extracted {
+            let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64"];
+            let libraries: Vec<PathBuf> = libraries.iter().map(|at| root.join(at)).collect();
+            qemu.env("LD_LIBRARY_PATH", std::env::join_paths(libraries).unwrap_or_default());
+            for firmware in ["usr/share/qemu", "usr/share/seabios"] {
+                qemu.arg("-L").arg(root.join(firmware));
+            }
+        }
+        qemu
+    }
+
     /// Finds every part, or says which is missing.
     pub(crate) fn find(folder: &Path) -> Result<Parts, String> {
         if std::env::consts::ARCH != "x86_64" {

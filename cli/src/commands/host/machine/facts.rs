@@ -7,6 +7,7 @@ use datapipes::topology::{StorageFacts, Topology};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
+use super::offload::KernelOffload;
 use super::storage::StorageCost;
 
 #[derive(Serialize)]
@@ -15,6 +16,7 @@ pub(super) struct Facts<'a> {
     pub(super) topology: &'a Topology,
     pub(super) storage: Option<StorageFacts>,
     pub(super) backends: Vec<BackendFacts>,
+    pub(super) kernel_offload: KernelOffload,
     pub(super) io_uring: datapipes_file::UringFacts,
     pub(super) calibration: Calibration,
     pub(super) storage_cost: Option<StorageCost>,

@@ -22,7 +22,7 @@ type LoadCost = dyn Fn(&str) -> Option<MoveCost> + Send + Sync;
 pub struct DmadevBackend {
     /// The arguments for DPDK, where the program wants it.
     arguments: Option<Vec<String>>,
-    stand_in_counts: bool,
+    software_counts: bool,
     load: Box<LoadCost>,
     /// Known once DPDK was started or refused.
     engines: OnceLock<EngineSet>,
@@ -47,15 +47,15 @@ impl DmadevBackend {
     }
 
     fn with(arguments: Option<Vec<String>>) -> DmadevBackend {
-        DmadevBackend { arguments, stand_in_counts: false, load: Box::new(|_| None), engines: OnceLock::new() }
+        DmadevBackend { arguments, software_counts: false, load: Box::new(|_| None), engines: OnceLock::new() }
     }
 
-    /// The same, but DPDK's stand-in in software (`dma_skeleton`) counts as an engine where a
+    /// The same, but DPDK's device in software (`dma_skeleton`) counts as an engine where a
     /// caller requires one. For tests of what requires an engine.
     #[must_use]
-    pub fn counting_the_stand_in(self) -> DmadevBackend {
+    pub fn counting_software_devices(self) -> DmadevBackend {
         // What was found is found again, with this.
-        DmadevBackend { stand_in_counts: true, engines: OnceLock::new(), ..self }
+        DmadevBackend { software_counts: true, engines: OnceLock::new(), ..self }
     }
 
     /// The same with the costs that `load` returns for a device's name. It is called only where
@@ -91,7 +91,7 @@ impl DmadevBackend {
             let cost = found.usable.first().and_then(|device| (self.load)(&device.name));
             let open = move |facts: &WorkQueueFacts| open(started.clone(), facts);
             let engines = EngineSet::new(&DMADEV, found, open);
-            let is_offload = has_engine || self.stand_in_counts;
+            let is_offload = has_engine || self.software_counts;
             EngineSet { is_offload, cost: cost.unwrap_or(engines.cost), ..engines }
         })
     }

@@ -13,8 +13,8 @@ use super::environment::Environment;
 use super::library::{ChannelConf, DmaConf, DmaInfo, FastPath};
 use crate::discovery::{QueueDiscovery, QueueMode, WorkQueueFacts};
 
-/// The name of DPDK's stand-in begins so: a thread that copies.
-const STAND_IN: &str = "dma_skeleton";
+/// The name of DPDK's software device begins so: a thread that copies.
+const SOFTWARE: &str = "dma_skeleton";
 
 /// `RTE_DMA_CAPA_MEM_TO_MEM` and `RTE_DMA_CAPA_OPS_COPY`: what is needed.
 const COPIES_MEMORY: u64 = 1 | 1 << 32;
@@ -34,11 +34,11 @@ const MAX_ENTRIES: u16 = 1024;
 /// The most bytes of an operation. Devices do not tell theirs; I/OAT's is 1 MiB or more.
 const MAX_TRANSFER_BYTES: u64 = 1 << 20;
 
-/// The devices of DPDK, and whether the usable ones are engines rather than stand-ins.
+/// The devices of DPDK, and whether the usable ones are engines rather than devices in software.
 pub(super) fn discover(environment: &Environment) -> (QueueDiscovery, bool) {
     let dpdk = &environment.dpdk;
     let mut found = QueueDiscovery::default();
-    let (mut stand_ins, mut at) = (Vec::new(), 0i16);
+    let (mut software, mut at) = (Vec::new(), 0i16);
     loop {
         // SAFETY: it takes any number, and returns the next device's or -1.
         let id = unsafe { (dpdk.next_dev)(at) };
@@ -46,7 +46,7 @@ pub(super) fn discover(environment: &Environment) -> (QueueDiscovery, bool) {
             break;
         }
         match facts(environment, id) {
-            Ok(facts) if facts.name.starts_with(STAND_IN) => stand_ins.push(facts),
+            Ok(facts) if facts.name.starts_with(SOFTWARE) => software.push(facts),
             Ok(facts) => found.usable.push(facts),
             Err(why) => found.absent.push(why),
         }
@@ -55,10 +55,10 @@ pub(super) fn discover(environment: &Environment) -> (QueueDiscovery, bool) {
     }
     let has_engine = !found.usable.is_empty();
     if has_engine {
-        let besides = |facts: WorkQueueFacts| format!("{}: a stand-in in software, and there is an engine", facts.name);
-        found.absent.extend(stand_ins.into_iter().map(besides));
+        let besides = |facts: WorkQueueFacts| format!("{}: a device in software, and there is an engine", facts.name);
+        found.absent.extend(software.into_iter().map(besides));
     } else {
-        found.usable = stand_ins;
+        found.usable = software;
     }
     if found.usable.is_empty() && found.absent.is_empty() {
         found.absent.push(format!("{} has no DMA device", dpdk.version));
@@ -96,7 +96,7 @@ fn facts(environment: &Environment, id: i16) -> std::result::Result<WorkQueueFac
         environment.can_map().map_err(|why| format!("{name}: {why}"))?;
     }
     Ok(WorkQueueFacts {
-        device: if name.starts_with(STAND_IN) { "DPDK (a stand-in in software)" } else { "DPDK" }.into(),
+        device: if name.starts_with(SOFTWARE) { "DPDK (a device in software)" } else { "DPDK" }.into(),
         name,
         path: PathBuf::new(),
         sysfs: [PathBuf::new(), PathBuf::new()],
@@ -111,9 +111,11 @@ fn facts(environment: &Environment, id: i16) -> std::result::Result<WorkQueueFac
     })
 }
 
-/// The entries of the ring that is asked for.
+/// The entries of the ring that is asked for. Several drivers take powers of two alone.
 fn entries(info: &DmaInfo) -> u16 {
-    MAX_ENTRIES.min(info.max_desc).max(info.min_desc).max(1)
+    let most = MAX_ENTRIES.min(info.max_desc).max(1);
+    let power = 1 << most.ilog2();
+    if power < info.min_desc { info.min_desc } else { power }
 }
 
 /// What a channel of a device does: that of DPDK, or a scripted one in tests.
