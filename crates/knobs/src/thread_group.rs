@@ -113,6 +113,31 @@ impl ThreadGroup {
     }
 }
 
+impl ThreadGroup {
+    /// How many bytes of the last-level caches hold what its threads brought there, as the
+    /// processor estimates it.
+    ///
+    /// # Errors
+    /// `Unavailable` where the processor or the kernel does not count it.
+    pub fn occupancy_bytes(&self) -> Result<u64> {
+        let monitors = format!("{}/mon_data", self.group.file());
+        let absent = |why: String| Error::new(ErrorKind::Unavailable, "read", format!("/{monitors}: {why}"));
+        let mut caches = self.tree.names(&monitors);
+        caches.retain(|name| name.starts_with("mon_L3_"));
+        if caches.is_empty() {
+            return Err(absent("the processor does not count what is in its caches (cqm_llc)".into()));
+        }
+        let mut sum = 0u64;
+        for cache in caches {
+            let text = self.tree.text(&format!("{monitors}/{cache}/llc_occupancy"));
+            let text = text.map_err(|e| absent(format!("{cache}: {e}")))?;
+            let bytes: u64 = text.parse().map_err(|_| absent(format!("{cache}: `{text}` is no number")))?;
+            sum = sum.saturating_add(bytes);
+        }
+        Ok(sum)
+    }
+}
+
 impl ThreadShare for ThreadGroup {
     fn take_in_this_thread(&self) -> Result<()> {
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();

@@ -215,3 +215,18 @@ fn a_link_or_a_folder_of_others_in_the_place_of_a_group_is_left_alone() {
     assert!(datapipes_knobs::restore_left_over(&made.tree(), &mut |_| {}).is_err());
     assert_eq!(std::fs::read_to_string(made.path("elsewhere/tasks")).unwrap(), "of somebody else");
 }
+
+#[test]
+fn the_occupancy_is_that_of_all_caches_and_an_absent_one_is_named() {
+    let made = Made::xeon();
+    let group = ThreadGroup::make(&made.tree(), &share("0=f")).unwrap();
+    let e = group.occupancy_bytes().unwrap_err();
+    assert!(e.kind() == ErrorKind::Unavailable && e.to_string().contains("does not count"), "{e}");
+    let folder = format!("sys/fs/resctrl/{}/mon_data", groups(&made)[0]);
+    made.put(&format!("{folder}/mon_L3_00/llc_occupancy"), "65536\n");
+    made.put(&format!("{folder}/mon_L3_01/llc_occupancy"), "4096\n");
+    assert_eq!(group.occupancy_bytes().unwrap(), 65536 + 4096);
+    made.put(&format!("{folder}/mon_L3_01/llc_occupancy"), "Unavailable\n");
+    assert!(group.occupancy_bytes().unwrap_err().to_string().contains("mon_L3_01"));
+    std::fs::remove_dir_all(made.path(&folder)).unwrap();
+}

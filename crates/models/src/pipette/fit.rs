@@ -152,6 +152,7 @@ impl StepCosts {
 
 /// The counters of the experiments whose times the paper gives.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FitCounters {
     /// Workload E, uniform and zipf: block I/O and Pipette.
     pub e: [[SystemCounters; 2]; 2],

@@ -47,7 +47,7 @@ mod tests {
         let folder = made_folder();
         assert!(KernelOffload::under(&folder.join("nothing")).text().contains("no channels"));
         for name in ["dma0chan1", "dma0chan0"] {
-            std::fs::write(folder.join(name), "").unwrap();
+            std::fs::create_dir(folder.join(name)).unwrap();
         }
         let found = KernelOffload::under(&folder);
         assert_eq!(found.channels, ["dma0chan0", "dma0chan1"]);

@@ -8,7 +8,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use super::device::{self, OpenDevice};
 use super::environment::{Environment, VARIABLE};
-use super::portal::{DmadevPortal, Pages};
+use super::portal::{DevicePages, DmadevPortal};
 use crate::cost::MoveCost;
 use crate::discovery::{QueueDiscovery, WorkQueueFacts};
 use crate::engines::EngineSet;
@@ -113,7 +113,7 @@ fn open(
 /// The pages that all engines of the process share.
 struct PagesOfProcess(&'static Environment);
 
-impl Pages for PagesOfProcess {
+impl DevicePages for PagesOfProcess {
     fn hold(&self, bytes: Range<usize>) -> std::result::Result<Vec<usize>, String> {
         self.0.hold_pages(bytes)
     }

@@ -123,7 +123,7 @@ fn entries(info: &DmaInfo) -> u16 {
 /// # Safety
 /// An implementation uses the memory of an operation only between `copy` and the answer, and not
 /// after `stop` has returned without an error.
-pub(super) unsafe trait Channel: Send {
+pub(super) unsafe trait DmaChannel: Send {
     /// Whether operations need pages that were mapped for them before.
     fn needs_pages(&self) -> bool;
 
@@ -236,7 +236,7 @@ fn start(environment: &Environment, id: i16, info: &DmaInfo) -> std::result::Res
 
 // SAFETY: a device of DPDK touches memory only for operations that it was given and did not answer,
 // and `rte_dma_stop` returns 0 once it is stopped.
-unsafe impl Channel for OpenDevice {
+unsafe impl DmaChannel for OpenDevice {
     fn needs_pages(&self) -> bool {
         self.needs_pages
     }

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Range;
 
-use super::device::Channel;
+use super::device::DmaChannel;
 use crate::completion::{CompletionCode, CompletionRecord, CompletionSlot};
 use crate::descriptor::{Descriptor, DescriptorBytes, EngineOperation};
 use crate::portal::{Portal, Submission};
@@ -26,7 +26,7 @@ use crate::portal::{Portal, Submission};
 const ANSWERS: usize = 64;
 
 /// Maps pages for a device, and unmaps them.
-pub(super) trait Pages: Send {
+pub(super) trait DevicePages: Send {
     /// Maps the pages of some bytes; what is returned goes to `release`.
     fn hold(&self, bytes: Range<usize>) -> Result<Vec<usize>, String>;
     fn release(&self, held: &[usize]);
@@ -44,14 +44,14 @@ struct Pending {
 }
 
 /// A portal over a channel.
-pub(super) struct DmadevPortal<C: Channel, P: Pages> {
+pub(super) struct DmadevPortal<C: DmaChannel, P: DevicePages> {
     channel: C,
     pages: P,
     entries: usize,
     pending: VecDeque<Pending>,
 }
 
-impl<C: Channel, P: Pages> DmadevPortal<C, P> {
+impl<C: DmaChannel, P: DevicePages> DmadevPortal<C, P> {
     pub(super) fn new(channel: C, pages: P, entries: u32) -> DmadevPortal<C, P> {
         DmadevPortal { channel, pages, entries: entries as usize, pending: VecDeque::new() }
     }
@@ -138,7 +138,7 @@ fn answered(slot: u64, status: CompletionCode, done: u32) -> Submission {
 
 // SAFETY: memory of a descriptor is used only by the channel, between its submission and its
 // answer; and the portal uses slots until they are answered, and none after `stop`.
-unsafe impl<C: Channel, P: Pages> Portal for DmadevPortal<C, P> {
+unsafe impl<C: DmaChannel, P: DevicePages> Portal for DmadevPortal<C, P> {
     unsafe fn submit(&mut self, descriptor: &DescriptorBytes) -> Submission {
         let Ok(descriptor) = Descriptor::decode(descriptor) else {
             return Submission::Lost("it was given a descriptor that is none".into());
@@ -194,7 +194,7 @@ unsafe impl<C: Channel, P: Pages> Portal for DmadevPortal<C, P> {
         self.poll();
         let stopped = self.channel.stop();
         for Pending { work, .. } in self.pending.drain(..) {
-            // Pages of a device that may still write stay mapped, as their leases stay.
+            // DevicePages of a device that may still write stay mapped, as their leases stay.
             if let (Work::Copy { pages, .. }, Ok(())) = (work, &stopped) {
                 self.pages.release(&pages);
             }
@@ -203,7 +203,7 @@ unsafe impl<C: Channel, P: Pages> Portal for DmadevPortal<C, P> {
     }
 }
 
-impl<C: Channel, P: Pages> Drop for DmadevPortal<C, P> {
+impl<C: DmaChannel, P: DevicePages> Drop for DmadevPortal<C, P> {
     fn drop(&mut self) {
         let _ = self.stop();
     }

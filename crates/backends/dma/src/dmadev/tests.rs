@@ -15,8 +15,8 @@ use datapipes_core::{Constraints, Dram, ErrorKind, Machine, Pipe, Result, Span};
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_testkit::{Random, bounded, seed};
 
-use super::device::Channel;
-use super::portal::{DmadevPortal, Pages};
+use super::device::DmaChannel;
+use super::portal::{DevicePages, DmadevPortal};
 use crate::discovery::{QueueDiscovery, QueueMode, WorkQueueFacts};
 use crate::engines::EngineSet;
 use crate::family::DMADEV;
@@ -45,7 +45,7 @@ struct ScriptState {
     /// Whether it can be stopped.
     stops: bool,
     needs_pages: bool,
-    /// Pages are refused.
+    /// DevicePages are refused.
     refuses_pages: bool,
     held: i64,
 }
@@ -92,7 +92,7 @@ impl Script {
 }
 
 // SAFETY: it copies before it returns, and never after.
-unsafe impl Channel for Script {
+unsafe impl DmaChannel for Script {
     fn needs_pages(&self) -> bool {
         self.0.lock().needs_pages
     }
@@ -162,7 +162,7 @@ unsafe impl Channel for Script {
     }
 }
 
-impl Pages for Script {
+impl DevicePages for Script {
     fn hold(&self, bytes: Range<usize>) -> std::result::Result<Vec<usize>, String> {
         let mut state = self.0.lock();
         if state.refuses_pages {
