@@ -12,6 +12,7 @@ mod commands;
 mod outcome;
 mod picture;
 mod progress;
+mod report;
 mod system;
 mod table;
 

@@ -6,6 +6,7 @@ mod disorder;
 pub(crate) mod help;
 mod locale;
 mod names;
+mod page;
 mod places;
 mod random;
 pub(crate) mod routes;
@@ -26,6 +27,8 @@ use datapipes_sort::{
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
 use crate::progress::{self, State};
+use crate::report::options::PageFile;
+use crate::report::recorder::record;
 use crate::system::afterwards::close_afterwards;
 use crate::system::signals::{self, WaitsFor};
 
@@ -81,10 +84,13 @@ fn sort(parsed: &Parsed) -> Result<()> {
     let streams = inputs.iter().any(Input::may_block)
         || matches!(output, Output::Stream { .. })
         || parsed.compress_program.is_some();
+    let page_file = parsed.report_html.as_ref().map(|path| PageFile::open(Path::new(path))).transpose()?;
+    let mut ways = Vec::new();
+    if parsed.explain || page_file.is_some() {
+        ways = routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)?;
+    }
     if parsed.explain {
-        for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
-            print_error(&way.to_string());
-        }
+        ways.iter().for_each(|way| print_error(&way.to_string()));
         print_error(routes::compression(parsed.compression, parsed.compress_program.is_some()));
     }
     let (annotator, output) = match parsed.debug {
@@ -105,15 +111,21 @@ fn sort(parsed: &Parsed) -> Result<()> {
         .fan_in(parsed.batch_size.unwrap_or(0))
         .spill_files(Some(spill_files.clone()))
         .control(control.clone());
-    let sorted = watched(parsed, &control, || match parsed.action {
-        Action::Merge => datapipes_sort::merge(&machine, job),
-        _ => datapipes_sort::sort(&machine, job),
+    let columns = page_file.is_some().then(page::columns);
+    let (sorted, recording) = record(columns, || page::values(&control.progress), || {
+        watched(parsed, &control, || match parsed.action {
+            Action::Merge => datapipes_sort::merge(&machine, job),
+            _ => datapipes_sort::sort(&machine, job),
+        })
     });
     let report = match annotator {
         Some(annotator) => annotator.finish(sorted),
         None => sorted,
     }?;
     tell(parsed, &report)?;
+    if let (Some(file), Some(recording)) = (page_file, recording) {
+        file.write(&page::page(&report, ways, &recording))?;
+    }
     close_afterwards(spill_files.take());
     Ok(())
 }
@@ -121,7 +133,8 @@ fn sort(parsed: &Parsed) -> Result<()> {
 /// Sorts small files, without asking what machine this is. Returns the output if it did not.
 fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<Output>> {
     // Whoever asks how it is done is told about pipes, and gets them.
-    let asks = parsed.debug || parsed.explain || parsed.report || parsed.json || parsed.progress == Some(true);
+    let is_told = parsed.report || parsed.report_html.is_some() || parsed.json;
+    let asks = is_told || parsed.debug || parsed.explain || parsed.progress == Some(true);
     // A percentage is taken of more than any machine has: what is asked for that way is not little.
     const MAX_MEMORY: u64 = 1 << 50;
     let Ok(memory) = parsed.buffer_bytes(MAX_MEMORY) else { return Ok(Some(output)) };

@@ -1,5 +1,6 @@
 //! `dpipe copy`: the bytes of one place to another.
 
+mod page;
 pub(crate) mod verify;
 
 use std::collections::VecDeque;
@@ -19,6 +20,8 @@ use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};
+use crate::report::options::ReportArgs;
+use crate::report::recorder::{Recording, record};
 use crate::system::files;
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, system::child};
@@ -66,6 +69,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    report_page: ReportArgs,
+    #[command(flatten)]
     demands: Demands,
 }
 
@@ -88,6 +93,12 @@ struct Outcome {
     route: Route,
     /// The report of the pipe.
     report: PipeReport,
+    /// Seconds in which both ends were compared.
+    #[serde(skip)]
+    verify_seconds: f64,
+    /// What was read of the counters meanwhile, where a page is to be made.
+    #[serde(skip)]
+    recording: Option<Recording>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -108,6 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let why = format!("{} bytes of {}, which has {}", len, args.source, source.len()?);
         return Err(Error::new(ErrorKind::OutOfRange, "copy", why).with_advice("give a smaller --size"));
     }
+    let page_file = args.report_page.open()?;
     let target = Target::open(&machine, &target, &source, len, args.force)?;
     signals::catch(WaitsFor::Places);
     let outcome = copy(&machine, args, &source, target, len)?;
@@ -115,6 +127,9 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         print_json(&outcome)?;
     } else {
         print(&text(&outcome))?;
+    }
+    if let (Some(file), Some(recording)) = (page_file, &outcome.recording) {
+        file.write(&page::page(&outcome, recording))?;
     }
     Ok(if outcome.verified == Some(false) { CommandStatus::Bad } else { CommandStatus::Good })
 }
@@ -235,11 +250,15 @@ fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len
     let visible = progress::wanted();
     let (started, cpu) = (Instant::now(), child::own_cpu_seconds());
     let state = || State { phase: "copying", done: done.load(Relaxed), total: len };
-    progress::during(visible, state, || move_all(&pipe, windows, len, &done))?;
+    let columns = args.report_page.report_html.is_some().then(|| page::columns(pipe.route().hops.len()));
+    let work = || progress::during(visible, state, || move_all(&pipe, windows, len, &done));
+    let (moved, recording) = record(columns, || page::values(&pipe), work);
+    moved?;
     let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
     let started = Instant::now();
     target.place.sync()?;
     let sync_seconds = started.elapsed().as_secs_f64();
+    let started = Instant::now();
     let mut verified = if args.verify { Some(equal(machine, args, source, &target.place, len)?) } else { None };
     // A file that is not equal does not get its name.
     if let Some(draft) = target.draft
@@ -251,11 +270,23 @@ fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len
             verified = Some(equal(machine, args, source, &AnyLocator::Ssd(Ssd::open(path)?), len)?);
         }
     }
+    let verify_seconds = if args.verify { started.elapsed().as_secs_f64() } else { 0.0 };
     let (mut route, mut report) = (pipe.route().clone(), pipe.report());
     (route.source, route.target) = (args.source.clone(), args.target.clone());
     (report.source, report.target) = (args.source.clone(), args.target.clone());
     let bytes_per_second = units::bytes_per_second(len, seconds);
-    Ok(Outcome { bytes: len, seconds, sync_seconds, bytes_per_second, cpu_seconds, verified, route, report })
+    Ok(Outcome {
+        bytes: len,
+        seconds,
+        sync_seconds,
+        bytes_per_second,
+        cpu_seconds,
+        verified,
+        route,
+        report,
+        verify_seconds,
+        recording,
+    })
 }
 
 /// Whether both ends have the same bytes; a line says where they do not.
