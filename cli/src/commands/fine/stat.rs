@@ -1,5 +1,7 @@
 //! `dpipe fine stat`: a load over a file, and what the cache did under it.
 
+mod page;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,9 @@ use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_count, parse_size};
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::progress;
+use crate::report::options::ReportArgs;
+use crate::report::recorder::record;
+use crate::report::thread_clock::ThreadClock;
 use crate::system::signals::{self, WaitsFor};
 
 const ENDING: Ending = Ending {
@@ -63,6 +68,8 @@ pub(crate) struct Args {
     /// Draw how the cache of the first file followed the load, as SVG
     #[arg(long, alias = "svg", value_name = "FILE")]
     plot: Option<PathBuf>,
+    #[command(flatten)]
+    report_page: ReportArgs,
     /// Print JSON: of each file its name, seconds, reads, reads_per_second, metrics, explain
     #[arg(long)]
     json: bool,
@@ -105,6 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let load = args.load.clone().map_or_else(|| parse_load(default), Ok).map_err(bad)?;
     let budget = usize::try_from(args.memory).map_err(|e| bad(e.to_string()))?;
     let machine = datapipes::discover();
+    let mut page_file = args.report_page.open()?;
     let mut outcomes = Vec::new();
     for (number, file) in args.files.iter().enumerate() {
         let ssd = Ssd::open(file)?;
@@ -118,10 +126,17 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let mut course = Course { args, fine: &fine, samples: Vec::new(), shown: Instant::now(), reads: 0 };
         let started = Instant::now();
         let mut begins = Vec::new();
-        for phase in &load.0 {
-            begins.push((phase.to_string(), course.reads));
-            course.run(phase, ssd.len()?)?;
-        }
+        let mut page_marks = Vec::new();
+        let columns = page_file.is_some().then(page::columns);
+        let clock = ThreadClock::of_this_thread();
+        let (outcome, recording) = record(columns, || page::values(&fine, &clock), || {
+            load.0.iter().try_for_each(|phase| {
+                begins.push((phase.to_string(), course.reads));
+                page_marks.push((started.elapsed().as_secs_f64(), phase.to_string()));
+                course.run(phase, ssd.len()?)
+            })
+        });
+        outcome?;
         course.clear_line();
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
         if let (Some(path), 0) = (&args.plot, number) {
@@ -137,6 +152,10 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let outcome = Outcome { file, seconds, reads, reads_per_second: reads as f64 / seconds, metrics, explain };
         if !args.json {
             print(&text(&outcome))?;
+        }
+        // The page, like the picture, is about the first file.
+        if let (Some(recording), Some(page_file)) = (recording, page_file.take()) {
+            page_file.write(&page::page(&outcome, &page_marks, &recording))?;
         }
         outcomes.push(outcome);
     }
