@@ -7,8 +7,10 @@
 
 mod any_locator;
 mod arguments;
+mod colors;
 mod command_line;
 mod commands;
+mod offering;
 mod outcome;
 mod picture;
 mod progress;

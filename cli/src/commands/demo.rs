@@ -73,6 +73,7 @@ const RECORD_BYTES: u64 = 100;
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
+    signals::undo_says("the demo's files were removed");
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     // The sort raises less than its minimum to it; then the system's sort should have as much.
     let memory = args.memory.max(datapipes_sort::MIN_MEMORY);
@@ -171,7 +172,7 @@ fn equal(one: &Path, other: &Path, len: u64) -> Result<bool> {
     }
     let machine = datapipes::discover();
     let done = std::sync::atomic::AtomicU64::new(0);
-    let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len };
+    let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len, later: 0 };
     let (one, other) = (AnyLocator::Ssd(one), AnyLocator::Ssd(other));
     let difference =
         progress::during(progress::wanted(), state, || verify::first_difference(&machine, &one, &other, len, &done))?;

@@ -25,6 +25,7 @@ use datapipes_sort::{
 };
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
+use crate::offering;
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
 use crate::progress::{self, State};
 use crate::report::options::PageFile;
@@ -98,6 +99,10 @@ fn sort(parsed: &Parsed) -> Result<()> {
         false => (None, output),
     };
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
+    signals::undo_says(match &parsed.output {
+        Some(_) => "the output is as it was before, and runs were removed",
+        None => "what is on the standard output is not all; runs were removed",
+    });
     let spill_files = SpillFiles::default();
     let job = SortJob::between(&machine, format(parsed), inputs, output)
         .memory_bytes(memory_bytes)
@@ -112,12 +117,12 @@ fn sort(parsed: &Parsed) -> Result<()> {
         .spill_files(Some(spill_files.clone()))
         .control(control.clone());
     let columns = page_file.is_some().then(page::columns);
-    let (sorted, recording) = record(columns, || page::values(&control.progress), || {
-        watched(parsed, &control, || match parsed.action {
-            Action::Merge => datapipes_sort::merge(&machine, job),
-            _ => datapipes_sort::sort(&machine, job),
-        })
-    });
+    let sorts = || match parsed.action {
+        Action::Merge => datapipes_sort::merge(&machine, job),
+        _ => datapipes_sort::sort(&machine, job),
+    };
+    let work = || offering::during("dpipe sort", || page::samples(&control.progress), || watched(parsed, &control, sorts));
+    let (sorted, recording) = record(columns, || page::values(&control.progress), work);
     let report = match annotator {
         Some(annotator) => annotator.finish(sorted),
         None => sorted,
@@ -185,9 +190,10 @@ fn state(counters: &SortProgress, merges: bool) -> State {
         [&counters.total, &counters.read, &counters.spilled, &counters.written].map(|counter| counter.load(Relaxed));
     if merges || written > 0 || (total > 0 && read >= total) {
         let phase = if spilled > 0 || merges { "merging" } else { "writing" };
-        return State { phase, done: written, total: total.max(read) };
+        return State { phase, done: written, total: total.max(read), later: 0 };
     }
-    State { phase: "sorting", done: read, total }
+    // What is read is written once more: to runs that are merged, or to the output.
+    State { phase: "sorting", done: read, total, later: total }
 }
 
 fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {

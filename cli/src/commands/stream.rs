@@ -196,6 +196,10 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut job = job(args)?;
     let page_file = args.report_page.open()?;
     signals::catch(WaitsFor::Places);
+    signals::undo_says(match &args.output {
+        Target::File(path) => format!("{} is as it was before", path.display()),
+        Target::Output => "what is on the standard output is not all".to_owned(),
+    });
     signals::keep_children();
     // Before anything is started: what is wrong with the input is told at once, and the runs are
     // not held up by it.

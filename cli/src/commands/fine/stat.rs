@@ -14,6 +14,7 @@ use super::load::{Phase, phases};
 use super::plot::{self, Sample};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_count, parse_size};
+use crate::offering;
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::progress;
 use crate::report::options::ReportArgs;
@@ -107,6 +108,7 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
+    signals::undo_says("nothing is left behind");
     let default = if args.plot.is_some() { CHANGING } else { "128@zipf:0.8" };
     let bad = |why: String| Error::new(ErrorKind::InvalidInput, "choose a load", why);
     let load = args.load.clone().map_or_else(|| parse_load(default), Ok).map_err(bad)?;
@@ -130,10 +132,12 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let columns = page_file.is_some().then(page::columns);
         let clock = ThreadClock::of_this_thread();
         let (outcome, recording) = record(columns, || page::values(&fine, &clock), || {
-            load.0.iter().try_for_each(|phase| {
-                begins.push((phase.to_string(), course.reads));
-                page_marks.push((started.elapsed().as_secs_f64(), phase.to_string()));
-                course.run(phase, ssd.len()?)
+            offering::during("dpipe fine stat", || fine.metrics().samples(), || {
+                load.0.iter().try_for_each(|phase| {
+                    begins.push((phase.to_string(), course.reads));
+                    page_marks.push((started.elapsed().as_secs_f64(), phase.to_string()));
+                    course.run(phase, ssd.len()?)
+                })
             })
         });
         outcome?;
@@ -229,12 +233,13 @@ impl Course<'_> {
         self.shown = Instant::now();
         let m = self.fine.metrics();
         let rate = done as f64 / started.elapsed().as_secs_f64();
-        note(&format!(
-            "\r{phase}: {done} reads, {rate:.0} a second, {:.1}% hits, {:.2} bytes moved a byte, {} items\x1b[K",
+        let line = format!(
+            "{phase}: {done} reads, {rate:.0} a second, {:.1}% hits, {:.2} bytes moved a byte, {} items",
             m.hit_percent(),
             m.amplification(),
             m.items
-        ));
+        );
+        note(&format!("\r{}\x1b[K", progress::cut(&line, progress::width())));
     }
 
     fn clear_line(&self) {

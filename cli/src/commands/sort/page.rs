@@ -1,8 +1,8 @@
 //! The page about a sort: `--report-html`.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use datapipes::metrics::CourseColumn;
+use datapipes::metrics::{CourseColumn, Label, Sample, vocabulary};
 use datapipes_picture::page::{HtmlPage, PageBlock, PageCheck, PageSection, PageTable};
 use datapipes_sort::{MovementRole, SortProgress, SortReport, SortWait};
 
@@ -29,6 +29,21 @@ pub(super) fn values(progress: &SortProgress) -> Vec<f64> {
     let counters = [&progress.read, &progress.spilled, &progress.merged, &progress.written];
     let bytes = counters.map(|counter| counter.load(Relaxed) as f64);
     bytes.into_iter().chain(SortWait::ALL.map(|what| progress.waits.seconds(what))).collect()
+}
+
+/// The progress as samples, for `dpipe top`: the primitives are known only at the end.
+pub(super) fn samples(progress: &SortProgress) -> Vec<Sample> {
+    let roles = [
+        ("input", &progress.read),
+        ("runs written", &progress.spilled),
+        ("runs read", &progress.merged),
+        ("output", &progress.written),
+    ];
+    let sample = |(role, counter): (&str, &AtomicU64)| {
+        let sample = Sample::new(&vocabulary::PIPE_BYTES, counter.load(Relaxed)).label(Label::Product, "sort");
+        sample.label(Label::Pipe, role)
+    };
+    roles.map(sample).into()
 }
 
 /// The waits of threads that sort and merge.

@@ -93,7 +93,7 @@ pub(super) fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
     page.sections.push(parts::primitives(&movements));
     page.sections.push(parts::routes(&[("copy".to_owned(), Ok(o.route.clone()))]));
     page.sections.push(parts::process(recording, None));
-    page.sections.push(parts::printed(&super::text(o)));
+    page.sections.push(parts::printed(&super::text(o, |words, _| words.to_owned())));
     page
 }
 

@@ -69,6 +69,7 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
+    signals::undo_says("the checkpoint of the measurement was removed");
     let machine = datapipes::discover();
     let page_file = args.report_page.open()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);

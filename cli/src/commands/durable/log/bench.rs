@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{parse_count, parse_size};
+use crate::offering;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::report::bottleneck::{Share, headline};
@@ -78,6 +79,7 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
+    signals::undo_says("the log of the measurement was removed");
     let machine = datapipes::discover();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let page_file = args.report_page.open()?;
@@ -137,9 +139,11 @@ fn measure(log: &Log, args: &Args) -> Result<Outcome> {
             outcome
         })
     };
-    let state = || State { phase: "appending", done: log.stats().payload_bytes, total: 0 };
+    let state = || State { phase: "appending", done: log.stats().payload_bytes, total: 0, later: 0 };
     let columns = args.report_page.report_html.is_some().then(columns);
-    let (appended, recording) = recorder::record(columns, || values(log), || progress::during(progress::wanted(), state, all));
+    let work = || progress::during(progress::wanted(), state, all);
+    let work = || offering::during("dpipe log bench", || log.stats().samples(), work);
+    let (appended, recording) = recorder::record(columns, || values(log), work);
     appended?;
     let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
     signals::check("log")?;

@@ -20,6 +20,7 @@ use crate::commands::stream::job::{Job, Target};
 use crate::commands::stream::steps::chain::{Chain, Device, Ends, Step, Work};
 use crate::commands::stream::steps::device_progress::{Sample, now_ns};
 use crate::report::recorder::{Recording, record};
+use crate::offering;
 use crate::system::child::family_cpu_seconds;
 use crate::{system::files, system::signals, system::standard_streams};
 
@@ -135,12 +136,16 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
     let mut view = View::new(flow.placement, &chain, job.quiet);
     view.begin(&processes(&mut session, &flow, &chain)?);
     generator.iter().for_each(Generator::begin);
-    let meters = match job.records {
-        true => chain.links.iter().map(|link| link.meter.second()).collect::<Result<Vec<_>>>()?,
-        false => Vec::new(),
+    let meters = chain.links.iter().map(|link| Ok((link.meter.second()?, link.credits))).collect::<Result<Vec<_>>>();
+    let meters = match meters {
+        Ok(meters) => meters,
+        // Without descriptors for them, only a page that was asked for is missed.
+        Err(error) if job.records => return Err(error),
+        Err(_) => Vec::new(),
     };
     let columns = job.records.then(|| page::columns(meters.len()));
     let work = || watch(&mut session, &flow, &mut chain, &mut view, job.patience);
+    let work = || offering::during("dpipe stream", || page::samples(&meters), work);
     let (streamed, recording) = record(columns, || page::values(&meters), work);
     let ended_ns = now_ns();
     view.end();
