@@ -1,5 +1,5 @@
-//! Progress on a terminal: one line with a bar, a rate and the time left, drawn from a thread of its
-//! own; silence elsewhere.
+//! Progress on a terminal: one line with a bar, a rate and the time left, drawn from a thread of
+//! its own; silence elsewhere.
 //!
 //! The line is as wide as the terminal allows, and never wider: a line that wraps leaves its rests
 //! on the screen. (`indicatif` was used before. It neither chooses what to leave out of a narrow

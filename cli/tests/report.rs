@@ -1,5 +1,5 @@
-//! `--report-html`: each command's page has what it must, escapes what it is told, is written whole,
-//! and can be looked at in a real browser.
+//! `--report-html`: each command's page has what it must, escapes what it is told, is written
+//! whole, and can be looked at in a real browser.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;
@@ -74,7 +74,7 @@ fn fixtures(folder: &Path) {
 #[test]
 fn every_page_has_its_parts_and_each_browser_shows_them() {
     let folder = folder();
-    let folder = folder.path();
+    let folder = folder.at();
     fixtures(folder);
     for (name, arguments, wanted) in PAGES {
         good(folder, arguments);
@@ -92,8 +92,8 @@ fn every_page_has_its_parts_and_each_browser_shows_them() {
     look_in_browser(folder);
 }
 
-/// Loads each page in a headless Chromium: no error, nothing wider than its window, wide and narrow,
-/// light and dark. The pictures stay where `DATAPIPES_SCREENSHOTS` says.
+/// Loads each page in a headless Chromium: no error, and a picture wide and narrow, light and dark.
+/// The pictures stay where `DATAPIPES_SCREENSHOTS` says, for a person to judge.
 fn look_in_browser(folder: &Path) {
     let Some(chromium) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| on_path(name)) else {
         return println!("SKIPPED: pages in a browser: there is no chromium");
@@ -154,7 +154,7 @@ fn browse(chromium: &str, folder: &Path, arguments: &[&str]) -> Output {
 fn names_from_outside_are_words_and_not_markup() {
     use std::os::unix::ffi::OsStrExt;
     let folder = folder();
-    let folder = folder.path();
+    let folder = folder.at();
     let odd = std::ffi::OsStr::from_bytes(b"a<script>alert(1)<\\script>\n\xff\"'&");
     fs::write(folder.join(odd), vec![b'x'; 300_000]).unwrap();
     let run = |arguments: &[&std::ffi::OsStr]| {
@@ -176,7 +176,7 @@ fn names_from_outside_are_words_and_not_markup() {
 #[test]
 fn a_page_is_whole_or_not_there() {
     let folder = folder();
-    let folder = folder.path();
+    let folder = folder.at();
     fs::write(folder.join("lines"), "b\na\n").unwrap();
     // Where the page cannot be written, nothing is done.
     let output = dpipe(folder, &["sort", "lines", "-o", "sorted", "--report-html=no/such/page.html"]);

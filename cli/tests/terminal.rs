@@ -18,7 +18,7 @@ fn progress_lines(screen: &str) -> Vec<&str> {
 fn a_bar_fits_its_terminal_and_leaves_nothing() {
     for width in [20u16, 40, 80] {
         let folder = folder();
-        let Some(tmux) = Tmux::start("bars", folder.path(), (width, 24)) else { return };
+        let Some(tmux) = Tmux::start("bars", folder.at(), (width, 24)) else { return };
         tmux.line("clear");
         tmux.line(&format!("sh -c '{SLOW}' ; echo EN''D"));
         let screen = tmux.wait_until(|screen| !progress_lines(screen).is_empty());
@@ -40,7 +40,7 @@ fn a_bar_fits_its_terminal_and_leaves_nothing() {
 #[test]
 fn colours_obey_their_variables() {
     let folder = folder();
-    let Some(tmux) = Tmux::start("colors", folder.path(), (80, 24)) else { return };
+    let Some(tmux) = Tmux::start("colors", folder.at(), (80, 24)) else { return };
     for (variables, colored) in [("", true), ("NO_COLOR=1 ", false), ("CLICOLOR=0 ", false), ("NO_COLOR= ", true)] {
         tmux.line("clear");
         tmux.line(&format!("{variables}sh -c '{SLOW}' ; echo EN''D"));
@@ -60,8 +60,8 @@ fn colours_obey_their_variables() {
 #[test]
 fn an_interrupt_says_what_was_undone() {
     let folder = folder();
-    let Some(tmux) = Tmux::start("interrupt", folder.path(), (100, 24)) else { return };
-    std::fs::write(folder.path().join("out"), "before").unwrap();
+    let Some(tmux) = Tmux::start("interrupt", folder.at(), (100, 24)) else { return };
+    std::fs::write(folder.at().join("out"), "before").unwrap();
     tmux.line("mkfifo fifo; sleep 100 > fifo &");
     tmux.line("dpipe sort --progress fifo -o out; echo code=$?");
     tmux.wait_for("sorting");
@@ -69,5 +69,5 @@ fn an_interrupt_says_what_was_undone() {
     let screen = tmux.wait_for("code=");
     assert!(screen.contains("dpipe sort: stopped by Ctrl-C; the output is as it was before"), "{screen}");
     assert!(screen.contains("code=130"), "{screen}");
-    assert_eq!(std::fs::read_to_string(folder.path().join("out")).unwrap(), "before");
+    assert_eq!(std::fs::read_to_string(folder.at().join("out")).unwrap(), "before");
 }

@@ -60,13 +60,13 @@ fn wait_for_page(runtime: &Path, pid: u32) -> std::path::PathBuf {
 #[test]
 fn a_process_is_seen_while_it_lives_and_only_if_it_offers() {
     let folder = folder();
-    let silent = Offering::start(folder.path(), "0");
-    let child = Offering::start(folder.path(), "1");
+    let silent = Offering::start(folder.at(), "0");
+    let child = Offering::start(folder.at(), "1");
     let pid = child.0.id();
-    let page = wait_for_page(folder.path(), pid);
+    let page = wait_for_page(folder.at(), pid);
     assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(page.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
-    let shown = look(folder.path());
+    let shown = look(folder.at());
     let rows = shown["rows"].as_array().unwrap();
     let row = rows.iter().find(|row| row["kind"] == "log").unwrap_or_else(|| panic!("{shown:#}"));
     assert_eq!((row["pid"].as_u64(), row["program"].as_str()), (Some(pid.into()), Some("dpipe log bench")));
@@ -75,20 +75,20 @@ fn a_process_is_seen_while_it_lives_and_only_if_it_offers() {
     assert_eq!(shown["troubles"].as_array().unwrap().len(), 0, "{shown:#}");
     // No name of a file is in it.
     let text = String::from_utf8_lossy(&std::fs::read(&page).unwrap()).into_owned();
-    assert!(!text.contains(folder.path().to_str().unwrap()), "{text}");
+    assert!(!text.contains(folder.at().to_str().unwrap()), "{text}");
     // It is killed and cannot remove its page: the next look does.
     drop(child);
     assert!(page.exists());
-    let shown = look(folder.path());
+    let shown = look(folder.at());
     assert!(shown["rows"].as_array().unwrap().is_empty() && !page.exists(), "{shown:#}");
 }
 
 #[test]
 fn hostile_pages_harm_their_own_rows_only() {
     let folder = folder();
-    let child = Offering::start(folder.path(), "1");
-    let honest = wait_for_page(folder.path(), child.0.id());
-    let pages = folder.path().join("datapipes");
+    let child = Offering::start(folder.at(), "1");
+    let honest = wait_for_page(folder.at(), child.0.id());
+    let pages = folder.at().join("datapipes");
     let me = std::process::id();
     let good = std::fs::read(&honest).unwrap();
     let hostile: [(&str, Vec<u8>); 6] = [
@@ -111,7 +111,7 @@ fn hostile_pages_harm_their_own_rows_only() {
                 \"samples\": [{\"labels\": {\"pipe\": \"\\u001b]0;x\\u0007\"}, \"value\": 1}]}]}";
     std::fs::write(pages.join(format!("{me}-{started}-0")), page(&good, me, started, text)).unwrap();
     std::fs::write(pages.join(format!("{me}-{started}-1")), page(&good, me, started, &"[".repeat(100_000))).unwrap();
-    let shown = look(folder.path());
+    let shown = look(folder.at());
     let rows = shown["rows"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["kind"] == "log" && row["pid"] == child.0.id()), "{shown:#}");
     let mine: Vec<&Value> = rows.iter().filter(|row| row["pid"] == me).collect();
@@ -122,11 +122,11 @@ fn hostile_pages_harm_their_own_rows_only() {
     let cut = std::fs::File::options().write(true).open(&honest).unwrap();
     for _ in 0..20 {
         cut.set_len(10).unwrap();
-        look(folder.path());
+        look(folder.at());
     }
     // Others may look into the folder: then it is not used.
     std::fs::set_permissions(&pages, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let shown = look(folder.path());
+    let shown = look(folder.at());
     assert!(shown["rows"].as_array().unwrap().is_empty(), "{shown:#}");
     assert!(shown["troubles"].to_string().contains("others may enter"), "{shown:#}");
 }
@@ -152,8 +152,8 @@ fn page(like: &[u8], pid: u32, started: u64, text: &str) -> Vec<u8> {
 #[test]
 fn the_view_takes_keys_and_sizes_and_gives_the_terminal_back() {
     let folder = folder();
-    let Some(tmux) = Tmux::start("top view", folder.path(), (120, 30)) else { return };
-    let _child = Offering::start(folder.path(), "1");
+    let Some(tmux) = Tmux::start("top view", folder.at(), (120, 30)) else { return };
+    let _child = Offering::start(folder.at(), "1");
     tmux.line("echo bef''ore; stty -a > before.txt; dpipe top --interval 0.2; echo code=$?; stty -a > after.txt");
     let screen = tmux.wait_for("dpipe log bench");
     assert!(screen.contains("by rate") && screen.contains("HITS") && !screen.contains("before"), "{screen}");
@@ -176,7 +176,7 @@ fn the_view_takes_keys_and_sizes_and_gives_the_terminal_back() {
     tmux.key("q");
     let screen = tmux.wait_for("code=0");
     assert!(screen.contains("before") && !screen.contains("by per second"), "{screen}");
-    let text = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let text = |name: &str| std::fs::read_to_string(folder.at().join(name)).unwrap_or_default();
     let begin = Instant::now();
     while text("after.txt").is_empty() {
         assert!(begin.elapsed() < Duration::from_secs(30));

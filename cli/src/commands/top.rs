@@ -9,8 +9,8 @@
 //! | `draw` | the state as a picture of characters |
 //! | `screen` | the terminal, which is given back as it was |
 //!
-//! Rejected: ratatui (0.30, with crossterm). It adds 56 crates to the 127 that `dpipe` is built from,
-//! for a table with a line above and one below it.
+//! Rejected: ratatui (0.30, with crossterm). It adds 56 crates to the 127 that `dpipe` is built
+//! from, for a table with a line above and one below it.
 
 mod draw;
 mod keys;
@@ -53,7 +53,8 @@ pub(crate) struct Args {
     #[arg(long)]
     once: bool,
     /// Print JSON, with --once: rows (pid, program, kind, name, class, bytes_per_second,
-    /// per_second, queue, share, p50_ns, p99_ns, hit_ratio, credits_used, credits, age_s), troubles
+    /// per_second, queue, share, p50_ns, p99_ns, hit_ratio, credits_used, credits, age_seconds),
+    /// troubles
     #[arg(long, requires = "once")]
     json: bool,
     /// Seconds between two looks

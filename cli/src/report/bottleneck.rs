@@ -1,5 +1,5 @@
-//! The bottleneck, from measured shares of time. Nothing is guessed: where no wait was measured, the
-//! sentence says what was measured instead.
+//! The bottleneck, from measured shares of time. Nothing is guessed: where no wait was measured,
+//! the sentence says what was measured instead.
 
 use datapipes_picture::page::{Headline, Tone};
 

@@ -34,7 +34,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
 fn pages_are_whole_private_and_gone_with_their_process() {
     let folder = datapipes_testkit::TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
     // SAFETY: no other thread of this program reads the environment now: this is its only test.
-    unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder.path()) };
+    unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder.at()) };
     assert!(offer::pages().unwrap().is_empty());
 
     // What is read is what was written at one moment, whatever the writer does.

@@ -33,7 +33,7 @@ pub(super) fn cells(row: &ActivityRow) -> [String; COLUMNS.len()] {
         (used, Some(credits)) => format!("{}/{credits} cr", used.unwrap_or(0)),
         _ => row.queue.map_or_else(String::new, |queue| queue.to_string()),
     };
-    let name = match row.age_s {
+    let name = match row.age_seconds {
         Some(age) => format!("({age:.0} s old) {}", row.name),
         None => row.name.clone(),
     };

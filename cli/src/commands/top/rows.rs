@@ -56,7 +56,7 @@ pub(super) struct ActivityRow {
     pub(super) credits_used: Option<u64>,
     pub(super) credits: Option<u64>,
     /// Seconds since the process wrote it, where that is too long.
-    pub(super) age_s: Option<f64>,
+    pub(super) age_seconds: Option<f64>,
 }
 
 /// How a measurement counts in a row.
@@ -134,7 +134,7 @@ pub(super) fn rows(before: &Look, now: &Look) -> Vec<ActivityRow> {
             of_it.push(ActivityRow { pid: process.pid, program: process.program.clone(), name, ..ActivityRow::default() });
         }
         if process.is_late {
-            of_it.iter_mut().for_each(|row| row.age_s = Some(process.age.as_secs_f64()));
+            of_it.iter_mut().for_each(|row| row.age_seconds = Some(process.age.as_secs_f64()));
         }
         rows.append(&mut of_it);
     }
@@ -177,7 +177,7 @@ fn row(process: &ProcessLook, key: &Key, before: Option<&Figures>, now: &Figures
         hit_ratio: recent.map(|ratio| ratio.clamp(0.0, 1.0)),
         credits_used: now.credits_used,
         credits: now.credits,
-        age_s: None,
+        age_seconds: None,
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
         let process = ProcessLook { pid: 1, program: "p".into(), age: Duration::ZERO, is_late: true, measurements: odd };
         let now = look(Instant::now(), vec![process]);
         let rows = rows(&now, &now);
-        assert!(rows.iter().all(|row| !row.name.contains('\u{1b}') && row.age_s.is_some()), "{rows:?}");
+        assert!(rows.iter().all(|row| !row.name.contains('\u{1b}') && row.age_seconds.is_some()), "{rows:?}");
         let many: Vec<Value> = (0..10_000).map(|n| serde_json::json!({"labels": {"pipe": n.to_string()}, "value": n})).collect();
         let many = serde_json::json!([{"name": "datapipes_pipe_bytes_total", "samples": many}]);
         assert!(figures(&many).len() <= MAX_ROWS);

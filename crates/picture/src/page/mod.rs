@@ -1,5 +1,5 @@
 //! A page that shows how something went: a value, and the HTML that is made of it. The HTML is one
-//! file that stands alone: no scripts, no fonts, nothing from elsewhere (its own policy forbids it).
+//! file that stands alone: no scripts, no fonts, nothing from elsewhere (its policy forbids it).
 //!
 //! ```text
 //!   title

@@ -1,5 +1,5 @@
-//! A chart over time: a picture that is as wide as its place, and axes of ordinary text beside it, so
-//! that words keep their size on a narrow screen.
+//! A chart over time: a picture that is as wide as its place, and axes of ordinary text beside it,
+//! so that words keep their size on a narrow screen.
 
 use std::fmt::Write as _;
 
