@@ -10,7 +10,7 @@ use crate::commands::data::{check, copy, explain, generate};
 use crate::commands::durable::{checkpoint, log};
 use crate::commands::host::{calibrate, counters, knobs, machine};
 use crate::commands::shell::{completions, man};
-use crate::commands::{demo, experiment, fine, model, sort, stream};
+use crate::commands::{demo, experiment, fine, model, sort, stream, top};
 use crate::outcome::{CommandStatus, exit_code, print, print_error};
 
 const ENDING: Ending = Ending {
@@ -75,6 +75,8 @@ enum Command {
     /// Stream from a network source through transforms to a file, by isolated processes, under each
     /// placement of the protocol
     Stream(stream::Args),
+    /// Show what processes of this user and the service are moving now
+    Top(top::Args),
     /// Show models of hardware in virtual time, beside what the papers published
     Model(model::Args),
     /// Repeat experiments of the papers on this machine, as far as it can
@@ -125,6 +127,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         Command::Calibrate(args) => exit_code("calibrate", calibrate::run(&args)),
         Command::Knobs(args) => exit_code("knobs", knobs::run(&args)),
         Command::Counters(args) => exit_code("counters", counters::run(&args)),
+        Command::Top(args) => exit_code("top", top::run(&args)),
         Command::Stream(args) => exit_code("stream", stream::run(&args)),
         Command::Model(args) => exit_code("model", model::run(&args)),
         Command::Experiment(args) => exit_code("experiment", experiment::run(&args)),

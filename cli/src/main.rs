@@ -7,11 +7,14 @@
 
 mod any_locator;
 mod arguments;
+mod colors;
 mod command_line;
 mod commands;
+mod offering;
 mod outcome;
 mod picture;
 mod progress;
+mod report;
 mod system;
 mod table;
 

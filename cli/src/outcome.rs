@@ -1,5 +1,6 @@
 //! How a command ends.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use datapipes::{Error, ErrorKind, Result};
@@ -33,6 +34,11 @@ pub(crate) fn exit_code_in_words(
         Err(error) => {
             // Everything was cleaned up on the way here: now the signal may do what it does to
             // others.
+            if let Some(text) = signals::undone(command)
+                && std::io::stderr().is_terminal()
+            {
+                note(&text);
+            }
             signals::die_of_signal();
             if is_abandoned_output(&error) && !standard_streams::sigpipe_was_ignored() {
                 signals::die_of(libc::SIGPIPE);

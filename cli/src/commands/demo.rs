@@ -8,6 +8,7 @@
 //! that step alone. This process stays small: a child's peak memory counts from its parent's.
 
 mod outcome;
+mod page;
 mod steps;
 mod table;
 
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use datapipes::topology::BlockDevice;
 use datapipes::{Error, ErrorKind, Result, Route, Ssd, StageOrder, StagePlace};
+use datapipes_picture::page::HtmlPage;
 use datapipes_sort::{Input, Output};
 
 use super::data::copy::verify;
@@ -25,6 +27,7 @@ use crate::arguments::units;
 use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
+use crate::report::options::ReportArgs;
 use crate::system::files::WorkFolder;
 use crate::system::signals::{self, WaitsFor};
 use outcome::Outcome;
@@ -58,6 +61,8 @@ pub(crate) struct Args {
     /// Do not run the system's sort for comparison
     #[arg(long)]
     no_compare: bool,
+    #[command(flatten)]
+    report_page: ReportArgs,
     /// Print JSON: bytes, records, memory_bytes, dir, generated, input, dpipe, routes, output,
     /// system, system_absent, same, holds
     #[arg(long)]
@@ -68,6 +73,7 @@ const RECORD_BYTES: u64 = 100;
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
+    signals::undo_says("the demo's files were removed");
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     // The sort raises less than its minimum to it; then the system's sort should have as much.
     let memory = args.memory.max(datapipes_sort::MIN_MEMORY);
@@ -76,8 +82,9 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         return Err(Error::new(ErrorKind::InvalidInput, "demo", why).with_advice("give at least that"));
     }
     check_space(&parent, args)?;
+    let page_file = args.report_page.open()?;
     let folder = WorkFolder::under(&parent, "dpipe-demo", args.keep)?;
-    let outcome = act(folder.path(), args, memory)?;
+    let (outcome, sort_page) = act(folder.path(), args, memory)?;
     if args.json {
         print_json(&outcome)?;
     } else {
@@ -86,10 +93,14 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
             print(&format!("the files are in {}\n", folder.path().display()))?;
         }
     }
+    if let Some(file) = page_file {
+        file.write(&page::page(&outcome, sort_page))?;
+    }
     Ok(if outcome.holds { CommandStatus::Good } else { CommandStatus::Bad })
 }
 
-fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
+/// Also returns the page of the sort, if one is wanted.
+fn act(dir: &Path, args: &Args, memory: u64) -> Result<(Outcome, Option<HtmlPage>)> {
     let say = |text: String| if args.json { Ok(()) } else { print(&text) };
     let steps = Steps::new(dir, memory)?;
     let (input, sorted, peer) = (dir.join("input"), dir.join("sorted"), dir.join("sorted-by-system"));
@@ -101,7 +112,7 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
 
     say(format!("2. sort them in {} of memory\n", units::memory(memory)))?;
     steps.forget(&input)?;
-    let dpipe = steps.dpipe(&input, &sorted)?;
+    let (dpipe, sort_page) = steps.dpipe(&input, &sorted, args.report_page.report_html.is_some())?;
     say(table::sorted(&dpipe))?;
     let routes = routes(&input, &sorted, dir)?;
     say(table::routes(&routes))?;
@@ -125,7 +136,7 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
         }
     };
     let holds = after.sorted && kept && same != Some(false);
-    Ok(Outcome {
+    let outcome = Outcome {
         bytes: before.bytes,
         records: before.records,
         memory_bytes: memory,
@@ -139,7 +150,8 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
         system_absent,
         same,
         holds,
-    })
+    };
+    Ok((outcome, sort_page))
 }
 
 /// The routes of the sort. They are asked for after it, lest this process grow before its children
@@ -160,7 +172,7 @@ fn equal(one: &Path, other: &Path, len: u64) -> Result<bool> {
     }
     let machine = datapipes::discover();
     let done = std::sync::atomic::AtomicU64::new(0);
-    let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len };
+    let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len, later: 0 };
     let (one, other) = (AnyLocator::Ssd(one), AnyLocator::Ssd(other));
     let difference =
         progress::during(progress::wanted(), state, || verify::first_difference(&machine, &one, &other, len, &done))?;

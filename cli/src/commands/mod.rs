@@ -10,3 +10,4 @@ pub(crate) mod model;
 pub(crate) mod shell;
 pub(crate) mod sort;
 pub(crate) mod stream;
+pub(crate) mod top;

@@ -6,6 +6,7 @@ mod disorder;
 pub(crate) mod help;
 mod locale;
 mod names;
+mod page;
 mod places;
 mod random;
 pub(crate) mod routes;
@@ -24,8 +25,11 @@ use datapipes_sort::{
 };
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
+use crate::offering;
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
 use crate::progress::{self, State};
+use crate::report::options::PageFile;
+use crate::report::recorder::record;
 use crate::system::afterwards::close_afterwards;
 use crate::system::signals::{self, WaitsFor};
 
@@ -81,10 +85,13 @@ fn sort(parsed: &Parsed) -> Result<()> {
     let streams = inputs.iter().any(Input::may_block)
         || matches!(output, Output::Stream { .. })
         || parsed.compress_program.is_some();
+    let page_file = parsed.report_html.as_ref().map(|path| PageFile::open(Path::new(path))).transpose()?;
+    let mut ways = Vec::new();
+    if parsed.explain || page_file.is_some() {
+        ways = routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)?;
+    }
     if parsed.explain {
-        for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
-            print_error(&way.to_string());
-        }
+        ways.iter().for_each(|way| print_error(&way.to_string()));
         print_error(routes::compression(parsed.compression, parsed.compress_program.is_some()));
     }
     let (annotator, output) = match parsed.debug {
@@ -92,6 +99,10 @@ fn sort(parsed: &Parsed) -> Result<()> {
         false => (None, output),
     };
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
+    signals::undo_says(match &parsed.output {
+        Some(_) => "the output is as it was before, and runs were removed",
+        None => "what is on the standard output is not all; runs were removed",
+    });
     let spill_files = SpillFiles::default();
     let job = SortJob::between(&machine, format(parsed), inputs, output)
         .memory_bytes(memory_bytes)
@@ -105,15 +116,21 @@ fn sort(parsed: &Parsed) -> Result<()> {
         .fan_in(parsed.batch_size.unwrap_or(0))
         .spill_files(Some(spill_files.clone()))
         .control(control.clone());
-    let sorted = watched(parsed, &control, || match parsed.action {
+    let columns = page_file.is_some().then(page::columns);
+    let sorts = || match parsed.action {
         Action::Merge => datapipes_sort::merge(&machine, job),
         _ => datapipes_sort::sort(&machine, job),
-    });
+    };
+    let work = || offering::during("dpipe sort", || page::samples(&control.progress), || watched(parsed, &control, sorts));
+    let (sorted, recording) = record(columns, || page::values(&control.progress), work);
     let report = match annotator {
         Some(annotator) => annotator.finish(sorted),
         None => sorted,
     }?;
     tell(parsed, &report)?;
+    if let (Some(file), Some(recording)) = (page_file, recording) {
+        file.write(&page::page(&report, ways, &recording))?;
+    }
     close_afterwards(spill_files.take());
     Ok(())
 }
@@ -121,7 +138,8 @@ fn sort(parsed: &Parsed) -> Result<()> {
 /// Sorts small files, without asking what machine this is. Returns the output if it did not.
 fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<Output>> {
     // Whoever asks how it is done is told about pipes, and gets them.
-    let asks = parsed.debug || parsed.explain || parsed.report || parsed.json || parsed.progress == Some(true);
+    let is_told = parsed.report || parsed.report_html.is_some() || parsed.json;
+    let asks = is_told || parsed.debug || parsed.explain || parsed.progress == Some(true);
     // A percentage is taken of more than any machine has: what is asked for that way is not little.
     const MAX_MEMORY: u64 = 1 << 50;
     let Ok(memory) = parsed.buffer_bytes(MAX_MEMORY) else { return Ok(Some(output)) };
@@ -172,9 +190,10 @@ fn state(counters: &SortProgress, merges: bool) -> State {
         [&counters.total, &counters.read, &counters.spilled, &counters.written].map(|counter| counter.load(Relaxed));
     if merges || written > 0 || (total > 0 && read >= total) {
         let phase = if spilled > 0 || merges { "merging" } else { "writing" };
-        return State { phase, done: written, total: total.max(read) };
+        return State { phase, done: written, total: total.max(read), later: 0 };
     }
-    State { phase: "sorting", done: read, total }
+    // What is read is written once more: to runs that are merged, or to the output.
+    State { phase: "sorting", done: read, total, later: total }
 }
 
 fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {

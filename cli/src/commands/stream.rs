@@ -31,13 +31,14 @@ use serde::Serialize;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, json, print, print_error};
+use crate::report::options::ReportArgs;
 use crate::system::signals::{self, WaitsFor};
 use ends::origin::Origin;
 use ends::replay;
 use ends::waiting::WaitTimeout;
 use job::{Job, Target};
 use run::one::{self, Run};
-use run::table;
+use run::{page, table};
 pub(crate) use steps::bodies::functions;
 use steps::chain::{Step, Work, names};
 pub(crate) use steps::supervisor::enter as keeper;
@@ -131,6 +132,8 @@ pub(crate) struct Args {
     /// file back
     #[arg(long)]
     no_verify: bool,
+    #[command(flatten)]
+    report_page: ReportArgs,
     /// Print JSON: from, through, to, block_bytes, credits, trust, runs, verified
     #[arg(long)]
     json: bool,
@@ -191,7 +194,12 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut job = job(args)?;
+    let page_file = args.report_page.open()?;
     signals::catch(WaitsFor::Places);
+    signals::undo_says(match &args.output {
+        Target::File(path) => format!("{} is as it was before", path.display()),
+        Target::Output => "what is on the standard output is not all".to_owned(),
+    });
     signals::keep_children();
     // Before anything is started: what is wrong with the input is told at once, and the runs are
     // not held up by it.
@@ -206,6 +214,9 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
             say(&job.to, &table::run(&job, &run))?;
         }
         runs.push(run);
+    }
+    if let Some(file) = page_file {
+        file.write(&page::page(&job, &runs))?;
     }
     let is_wrong = runs.iter().any(|run| run.verified == Some(false));
     let is_known = runs.iter().all(|run| run.verified.is_some());
@@ -277,6 +288,7 @@ fn job(args: &Args) -> Result<Job> {
         copies: calibrated(),
         quiet: args.json && args.output == Target::Output,
         verifies: !args.no_verify,
+        records: args.report_page.report_html.is_some(),
         due: None,
     })
 }

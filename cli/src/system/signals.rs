@@ -9,6 +9,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
+use datapipes::locks::Mutex;
 use datapipes::{Error, ErrorKind};
 use datapipes_sort::Control;
 
@@ -107,6 +108,30 @@ extern "C" fn handle(signal: libc::c_int) {
         // SAFETY: alarm may be called in a handler.
         unsafe { libc::alarm(PATIENCE) };
     }
+}
+
+/// What a signal leaves as it was, or does not, in words: for whoever presses Ctrl-C.
+static UNDONE: Mutex<String> = Mutex::new(String::new());
+
+/// Says what will have been undone when a signal has stopped the work.
+pub(crate) fn undo_says(words: impl Into<String>) {
+    *UNDONE.lock() = words.into();
+}
+
+/// What was undone after the signal that arrived, as a line for people; `None` without a signal.
+/// Not to be called in a handler.
+pub(crate) fn undone(command: &str) -> Option<String> {
+    let name = match ARRIVED.load(SeqCst) {
+        0 => return None,
+        libc::SIGINT => "Ctrl-C",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGQUIT => "SIGQUIT",
+        _ => "a signal",
+    };
+    let words = UNDONE.lock();
+    let words = if words.is_empty() { "nothing half-written was left behind" } else { words.as_str() };
+    Some(format!("dpipe {command}: stopped by {name}; {words}\n"))
 }
 
 /// Whether a signal asked to stop.

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // Not every test needs all of it.
 
 pub(crate) mod streams;
+pub(crate) mod tmux;
 pub(crate) mod twins;
 
 pub(crate) use datapipes_testkit::TempFolder;

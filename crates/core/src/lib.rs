@@ -14,6 +14,7 @@
 //! | [`threads`] | starting threads, which the kernel may refuse |
 //! | [`control_group`] | control groups that limit processes |
 //! | [`packet`] | packets of Unix sockets, with descriptors |
+//! | [`offer`] | statistics that a process offers to its user's others |
 //! | [`span`](Span) | the offsets and the length of a transfer |
 //! | [`topology`] | the hardware that was found |
 //! | [`watch`](WriteObservers) | observers of changes to a file's bytes |
@@ -48,6 +49,8 @@ pub mod locator;
 pub mod locks;
 mod machine;
 pub mod memory;
+#[cfg(not(shuttle))]
+pub mod offer;
 #[doc(hidden)] // For the other crates of Data Pipes.
 pub mod packet;
 pub mod pipe;

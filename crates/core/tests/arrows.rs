@@ -59,6 +59,7 @@ fn modules_of_the_core_import_only_those_before_them() {
         "threads",
         "control_group",
         "packet",
+        "offer",
         "span",
         "topology",
         "watch",

@@ -50,7 +50,7 @@ pub use datapipes_core::{
     WriteObserver, WriteObservers, parse_size,
 };
 pub use datapipes_core::{
-    backend, descriptor, graph, guard, locator, locks, memory, pipe, plan, process, runtime, threads, topology,
+    backend, descriptor, graph, guard, locator, locks, memory, offer, pipe, plan, process, runtime, threads, topology,
 };
 
 #[doc(hidden)] // For the command line.

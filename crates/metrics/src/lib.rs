@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`vocabulary`] | every measurement once: name, kind, unit, labels, help |
 //! | [`Sample`] | a value of a measurement, with its labels |
+//! | [`Course`] | values over time, in bounded memory |
 //! | [`Histogram`], [`Recorder`] | distributions of times, with a bounded relative error |
 //! | [`prometheus()`], [`Document`] | samples as Prometheus' text, and as JSON |
 //!
@@ -19,6 +20,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod course;
 mod document;
 mod histogram;
 mod measurement;
@@ -26,6 +28,7 @@ mod prometheus;
 mod sample;
 pub mod vocabulary;
 
+pub use course::{Course, CourseColumn};
 pub use document::Document;
 pub use histogram::{Histogram, Recorder};
 pub use measurement::{Label, Measurement, MeasurementKind, Unit};

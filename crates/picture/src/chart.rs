@@ -185,7 +185,7 @@ fn legend(out: &mut Drawing, chart: &Panel, (mut x, y): (f64, f64)) {
 }
 
 /// At most three digits that say something.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => format!("{}M", trimmed(value / 1e6)),
         v if v >= 1e4 => format!("{}k", trimmed(value / 1e3)),

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::report::SpacePlan;
+use crate::waits::{SortWait, SortWaitGuard, SortWaits};
 
 /// The progress of a sort. Any thread may read it at any time.
 #[derive(Debug, Default)]
@@ -24,6 +25,8 @@ pub struct SortProgress {
     /// The resources that the sort will use: memory, spill space and places. It is set before the
     /// sort reads or writes anything.
     pub plan: OnceLock<SpacePlan>,
+    /// How long its threads waited, and for what.
+    pub waits: SortWaits,
 }
 
 /// A handle to watch a sort, and to stop it from another thread or a signal handler.
@@ -46,6 +49,11 @@ impl Control {
     /// Returns whether the sort was asked to stop.
     pub fn stopped(&self) -> bool {
         self.stop.load(Relaxed)
+    }
+
+    /// Notes that this thread waits from here on, until what is returned is dropped.
+    pub(crate) fn waits_for(&self, what: SortWait) -> SortWaitGuard<'_> {
+        self.progress.waits.begin(what, 1)
     }
 
     /// Returns `Interrupted` if the sort was asked to stop.

@@ -21,6 +21,7 @@ use crate::runs::spill::Spill;
 use crate::sink::Sink;
 use crate::sort_method::SortMethod;
 use crate::space::Space;
+use crate::waits::SortWait;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
@@ -152,7 +153,9 @@ impl<'a, L: Layout> Engine<'a, L> {
 
     pub(crate) fn publish(&self, sink: Sink<'_>, report: &mut SortReport) -> Result<()> {
         let started = Instant::now();
+        let waits = self.control.progress.waits.begin(SortWait::Output, self.budget.threads);
         report.output = sink.publish(report.bytes_out, &self.movements)?;
+        drop(waits);
         report.phases.push(Phase { name: "publish", seconds: started.elapsed().as_secs_f64() });
         Ok(())
     }

@@ -12,6 +12,7 @@ use rustix::fs::{Access, AtFlags, CWD, FileType};
 use crate::control::Control;
 use crate::report::{MovementRole, Movements};
 use crate::stoppable::StoppableFile;
+use crate::waits::SortWait;
 
 /// A source of records.
 #[derive(Debug)]
@@ -414,7 +415,9 @@ impl<'a> InputReader<'a> {
             }
             Some(Opened::Stream(stream)) => {
                 let mut lease = self.memory.range(at, max)?.lease_mut()?;
+                let waits = self.control.waits_for(SortWait::Input);
                 let len = read_full(stream, &mut lease)?;
+                drop(waits);
                 self.movements.add_stream(MovementRole::Input, len as u64);
                 let ends_source = len < max;
                 if ends_source {

@@ -18,7 +18,7 @@ use crate::memory::budget::address_space;
 use crate::numbers::{NumberKind, Numbers};
 use crate::output::Output;
 use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
-use crate::report::SortReport;
+use crate::report::{SortReport, WaitReport};
 use crate::runs::packing::SpillCompression;
 use crate::runs::spill::{Spill, SpillFiles};
 use crate::sink::Sink;
@@ -298,6 +298,7 @@ impl<L: Layout> Engine<'_, L> {
         report.spill = spill.uses();
         report.spill_left_bytes = spill.leave();
         report.movements = self.movements.take();
+        report.waits = WaitReport::all(&self.control.progress.waits);
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -320,12 +321,14 @@ impl<L: Layout> Engine<'_, L> {
             Attempt::Done { read, written, dropped } => {
                 report.records = read.records;
                 report.bytes = self.control.progress.read.load(Relaxed);
+                report.record_sum = Some(read.sum());
                 return read.verify(written, dropped);
             }
             Attempt::Merge(inputs) => inputs,
         };
         let FormedRuns { runs, read, mut dropped, direct } = self.form_runs(inputs, blocks, sink, spill, report)?;
         report.records = read.records;
+        report.record_sum = Some(read.sum());
         report.bytes = self.control.progress.read.load(Relaxed);
         let written = match direct {
             Some(written) => {

@@ -7,6 +7,8 @@ use datapipes_core::{Counters, Pipe, PlaceUse, StagePlace};
 use datapipes_metrics::{Label, Sample, vocabulary};
 use serde::Serialize;
 
+use crate::waits::{SortWait, SortWaits};
+
 /// The purpose of a movement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -46,6 +48,23 @@ pub struct Movement {
     pub pipes: u64,
     /// The counters of these pipes.
     pub counters: Counters,
+}
+
+/// The waits for one thing.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct WaitReport {
+    /// What was waited for.
+    pub what: SortWait,
+    /// The seconds that threads waited, added up over the threads.
+    pub seconds: f64,
+}
+
+impl WaitReport {
+    pub(crate) fn all(waits: &SortWaits) -> Vec<WaitReport> {
+        let all = SortWait::ALL.into_iter().map(|what| WaitReport { what, seconds: waits.seconds(what) });
+        all.filter(|wait| wait.seconds > 0.0).collect()
+    }
 }
 
 /// A phase of the sort.
@@ -166,6 +185,11 @@ pub struct SortReport {
     pub memory_excess_bytes: u64,
     /// Threads that sorted and merged.
     pub threads: u64,
+    /// How long its threads waited, by what they waited for, where they did.
+    pub waits: Vec<WaitReport>,
+    /// The sum of the hashes of all records that were read, where they were compared with those
+    /// written and dropped: it is the same for both, or the sort would have failed.
+    pub record_sum: Option<String>,
     /// The phases, in order.
     pub phases: Vec<Phase>,
     /// The movements, by role and primitive.

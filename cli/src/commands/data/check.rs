@@ -144,7 +144,7 @@ fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<Validation
     let len = ssd.len()?;
     let done = AtomicU64::new(0);
     let parts = cut(ssd, shape, len, machine.topology().usable_cores().count().max(1))?;
-    let state = || State { phase: "checking", done: done.load(Relaxed), total: len };
+    let state = || State { phase: "checking", done: done.load(Relaxed), total: len, later: 0 };
     let summaries = progress::during(progress::wanted(), state, || {
         let one = |part: usize| look(machine, ssd, &shape.format, parts[part].clone(), &done);
         threads::map_on_threads("check", parts.len(), one)

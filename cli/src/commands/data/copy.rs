@@ -1,5 +1,6 @@
 //! `dpipe copy`: the bytes of one place to another.
 
+mod page;
 pub(crate) mod verify;
 
 use std::collections::VecDeque;
@@ -15,13 +16,16 @@ use serde::Serialize;
 
 use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
+use crate::colors::Color;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};
+use crate::report::options::ReportArgs;
+use crate::report::recorder::{Recording, record};
 use crate::system::files;
 use crate::system::signals::{self, WaitsFor};
-use crate::{arguments::units, system::child};
+use crate::{arguments::units, colors, offering, system::child};
 
 /// The most bytes of one transfer; two are under way at once.
 const PIECE: u64 = 32 << 20;
@@ -66,6 +70,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    report_page: ReportArgs,
+    #[command(flatten)]
     demands: Demands,
 }
 
@@ -88,6 +94,12 @@ struct Outcome {
     route: Route,
     /// The report of the pipe.
     report: PipeReport,
+    /// Seconds in which both ends were compared.
+    #[serde(skip)]
+    verify_seconds: f64,
+    /// What was read of the counters meanwhile, where a page is to be made.
+    #[serde(skip)]
+    recording: Option<Recording>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -108,13 +120,19 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let why = format!("{} bytes of {}, which has {}", len, args.source, source.len()?);
         return Err(Error::new(ErrorKind::OutOfRange, "copy", why).with_advice("give a smaller --size"));
     }
+    let page_file = args.report_page.open()?;
     let target = Target::open(&machine, &target, &source, len, args.force)?;
     signals::catch(WaitsFor::Places);
+    signals::undo_says(target.undone(&args.target));
     let outcome = copy(&machine, args, &source, target, len)?;
     if args.json {
         print_json(&outcome)?;
     } else {
-        print(&text(&outcome))?;
+        let color = colors::on_output();
+        print(&text(&outcome, |words, meaning| colors::paint(words, meaning, color)))?;
+    }
+    if let (Some(file), Some(recording)) = (page_file, &outcome.recording) {
+        file.write(&page::page(&outcome, recording))?;
     }
     Ok(if outcome.verified == Some(false) { CommandStatus::Bad } else { CommandStatus::Good })
 }
@@ -126,6 +144,15 @@ struct Target {
 }
 
 impl Target {
+    /// What a signal leaves behind, in words.
+    fn undone(&self, name: &str) -> String {
+        match (&self.draft, &self.place) {
+            (Some(_), _) => format!("{name} is as it was before"),
+            (None, AnyLocator::Ssd(_) | AnyLocator::Pmem(_)) => format!("{name} was written in part"),
+            (None, _) => "nothing is left behind".to_owned(),
+        }
+    }
+
     fn open(machine: &Machine, uri: &Uri, source: &AnyLocator, len: u64, force: bool) -> Result<Target> {
         if let Uri::Pmem { path, emulated } = uri {
             if path.exists() && !force {
@@ -234,12 +261,19 @@ fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len
     let done = AtomicU64::new(0);
     let visible = progress::wanted();
     let (started, cpu) = (Instant::now(), child::own_cpu_seconds());
-    let state = || State { phase: "copying", done: done.load(Relaxed), total: len };
-    progress::during(visible, state, || move_all(&pipe, windows, len, &done))?;
+    // The comparison reads as many bytes again.
+    let later = if args.verify { len } else { 0 };
+    let state = || State { phase: "copying", done: done.load(Relaxed), total: len, later };
+    let columns = args.report_page.report_html.is_some().then(|| page::columns(pipe.route().hops.len()));
+    let work = || progress::during(visible, state, || move_all(&pipe, windows, len, &done));
+    let work = || offering::during("dpipe copy", || pipe.report().samples("copy"), work);
+    let (moved, recording) = record(columns, || page::values(&pipe), work);
+    moved?;
     let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
     let started = Instant::now();
     target.place.sync()?;
     let sync_seconds = started.elapsed().as_secs_f64();
+    let started = Instant::now();
     let mut verified = if args.verify { Some(equal(machine, args, source, &target.place, len)?) } else { None };
     // A file that is not equal does not get its name.
     if let Some(draft) = target.draft
@@ -251,17 +285,29 @@ fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len
             verified = Some(equal(machine, args, source, &AnyLocator::Ssd(Ssd::open(path)?), len)?);
         }
     }
+    let verify_seconds = if args.verify { started.elapsed().as_secs_f64() } else { 0.0 };
     let (mut route, mut report) = (pipe.route().clone(), pipe.report());
     (route.source, route.target) = (args.source.clone(), args.target.clone());
     (report.source, report.target) = (args.source.clone(), args.target.clone());
     let bytes_per_second = units::bytes_per_second(len, seconds);
-    Ok(Outcome { bytes: len, seconds, sync_seconds, bytes_per_second, cpu_seconds, verified, route, report })
+    Ok(Outcome {
+        bytes: len,
+        seconds,
+        sync_seconds,
+        bytes_per_second,
+        cpu_seconds,
+        verified,
+        route,
+        report,
+        verify_seconds,
+        recording,
+    })
 }
 
 /// Whether both ends have the same bytes; a line says where they do not.
 fn equal(machine: &Machine, args: &Args, source: &AnyLocator, target: &AnyLocator, len: u64) -> Result<bool> {
     let done = AtomicU64::new(0);
-    let state = || State { phase: "comparing", done: done.load(Relaxed), total: len };
+    let state = || State { phase: "comparing", done: done.load(Relaxed), total: len, later: 0 };
     let compare = || verify::first_difference(machine, source, target, len, &done);
     let difference = progress::during(progress::wanted(), state, compare)?;
     if let Some(at) = difference {
@@ -305,7 +351,8 @@ fn move_all(pipe: &Pipe, windows: Windows, len: u64, done: &AtomicU64) -> Result
     }
 }
 
-fn text(outcome: &Outcome) -> String {
+/// The outcome in words, of which `paint` colours those that count.
+fn text(outcome: &Outcome, paint: impl Fn(&str, Color) -> String) -> String {
     let o = outcome;
     let rate = units::rate(o.bytes, o.seconds);
     let mut text =
@@ -314,8 +361,8 @@ fn text(outcome: &Outcome) -> String {
         text += &format!(", synced in {:.3} s", o.sync_seconds);
     }
     match o.verified {
-        Some(true) => text += ", verified: both ends are equal",
-        Some(false) => text += ", DIFFERENT: the target was not kept",
+        Some(true) => text += &format!(", {}: both ends are equal", paint("verified", Color::Good)),
+        Some(false) => text += &format!(", {}: the target was not kept", paint("DIFFERENT", Color::Bad)),
         None => {}
     }
     let whys = o.route.hops.iter().map(|hop| format!("  {} because {}\n", hop.primitive, hop.why));

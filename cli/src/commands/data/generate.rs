@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let bytes = source.len_bytes();
     let to_stdout = file == Path::new("-");
     let done = AtomicU64::new(0);
-    let state = || State { phase: "writing", done: done.load(Relaxed), total: bytes };
+    let state = || State { phase: "writing", done: done.load(Relaxed), total: bytes, later: 0 };
     let started = Instant::now();
     if to_stdout {
         let mut out = standard_streams::output()?;

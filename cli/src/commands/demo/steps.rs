@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use datapipes::{Error, ErrorKind, Result};
+use datapipes_picture::page::HtmlPage;
 use serde_json::Value;
 
 use super::outcome::{Checked, Sorted};
@@ -46,15 +47,20 @@ impl<'a> Steps<'a> {
         })
     }
 
-    /// Sorts by this program.
-    pub(super) fn dpipe(&self, input: &Path, output: &Path) -> Result<Sorted> {
+    /// Sorts by this program; also returns its page, if one is wanted.
+    pub(super) fn dpipe(&self, input: &Path, output: &Path, wants_page: bool) -> Result<(Sorted, Option<HtmlPage>)> {
+        let page_path = self.dir.join("sort-page.json");
         let mut command = Command::new(&self.dpipe);
         command.args(["sort", "--records", "--json"]);
+        if wants_page {
+            command.arg("--report-html").arg(&page_path);
+        }
         self.sort(&mut command, input, output);
         let (usage, report) = child::run(&mut command)?;
         let report: Value = serde_json::from_str(&report)
             .map_err(|e| Error::new(ErrorKind::System, "sort", format!("its report could not be read: {e}")))?;
-        Ok(Sorted { name: "dpipe sort".into(), command: shown(&command), usage, report: Some(report) })
+        let page = if wants_page { Some(read_page(&page_path)?) } else { None };
+        Ok((Sorted { name: "dpipe sort".into(), command: shown(&command), usage, report: Some(report) }, page))
     }
 
     /// Sorts by the system's sort.
@@ -81,6 +87,16 @@ impl<'a> Steps<'a> {
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         Ok(())
     }
+}
+
+/// Reads the page of a step, and removes it.
+fn read_page(path: &Path) -> Result<HtmlPage> {
+    let fail = |e| Error::io("read", e, path.display().to_string());
+    let text = std::fs::read(path).map_err(fail)?;
+    std::fs::remove_file(path).map_err(fail)?;
+    serde_json::from_slice(&text).map_err(|e| {
+        Error::new(ErrorKind::System, "read", format!("{}: not the page of a sort: {e}", path.display()))
+    })
 }
 
 /// The system's sort, by the first line of what it says of itself.

@@ -50,7 +50,7 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
             }
             draft.publish(bytes).map(|_| ())
         };
-        let state = || State { phase: "writing", done: done.load(relaxed), total: bytes };
+        let state = || State { phase: "writing", done: done.load(relaxed), total: bytes, later: 0 };
         progress::during(progress::wanted(), state, write)?;
     }
     forget(path)

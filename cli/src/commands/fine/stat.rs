@@ -1,5 +1,7 @@
 //! `dpipe fine stat`: a load over a file, and what the cache did under it.
 
+mod page;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,8 +14,12 @@ use super::load::{Phase, phases};
 use super::plot::{self, Sample};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_count, parse_size};
+use crate::offering;
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::progress;
+use crate::report::options::ReportArgs;
+use crate::report::recorder::record;
+use crate::report::thread_clock::ThreadClock;
 use crate::system::signals::{self, WaitsFor};
 
 const ENDING: Ending = Ending {
@@ -63,6 +69,8 @@ pub(crate) struct Args {
     /// Draw how the cache of the first file followed the load, as SVG
     #[arg(long, alias = "svg", value_name = "FILE")]
     plot: Option<PathBuf>,
+    #[command(flatten)]
+    report_page: ReportArgs,
     /// Print JSON: of each file its name, seconds, reads, reads_per_second, metrics, explain
     #[arg(long)]
     json: bool,
@@ -100,11 +108,13 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
+    signals::undo_says("nothing is left behind");
     let default = if args.plot.is_some() { CHANGING } else { "128@zipf:0.8" };
     let bad = |why: String| Error::new(ErrorKind::InvalidInput, "choose a load", why);
     let load = args.load.clone().map_or_else(|| parse_load(default), Ok).map_err(bad)?;
     let budget = usize::try_from(args.memory).map_err(|e| bad(e.to_string()))?;
     let machine = datapipes::discover();
+    let mut page_file = args.report_page.open()?;
     let mut outcomes = Vec::new();
     for (number, file) in args.files.iter().enumerate() {
         let ssd = Ssd::open(file)?;
@@ -118,10 +128,19 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let mut course = Course { args, fine: &fine, samples: Vec::new(), shown: Instant::now(), reads: 0 };
         let started = Instant::now();
         let mut begins = Vec::new();
-        for phase in &load.0 {
-            begins.push((phase.to_string(), course.reads));
-            course.run(phase, ssd.len()?)?;
-        }
+        let mut page_marks = Vec::new();
+        let columns = page_file.is_some().then(page::columns);
+        let clock = ThreadClock::of_this_thread();
+        let (outcome, recording) = record(columns, || page::values(&fine, &clock), || {
+            offering::during("dpipe fine stat", || fine.metrics().samples(), || {
+                load.0.iter().try_for_each(|phase| {
+                    begins.push((phase.to_string(), course.reads));
+                    page_marks.push((started.elapsed().as_secs_f64(), phase.to_string()));
+                    course.run(phase, ssd.len()?)
+                })
+            })
+        });
+        outcome?;
         course.clear_line();
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
         if let (Some(path), 0) = (&args.plot, number) {
@@ -137,6 +156,10 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let outcome = Outcome { file, seconds, reads, reads_per_second: reads as f64 / seconds, metrics, explain };
         if !args.json {
             print(&text(&outcome))?;
+        }
+        // The page, like the picture, is about the first file.
+        if let (Some(recording), Some(page_file)) = (recording, page_file.take()) {
+            page_file.write(&page::page(&outcome, &page_marks, &recording))?;
         }
         outcomes.push(outcome);
     }
@@ -210,12 +233,13 @@ impl Course<'_> {
         self.shown = Instant::now();
         let m = self.fine.metrics();
         let rate = done as f64 / started.elapsed().as_secs_f64();
-        note(&format!(
-            "\r{phase}: {done} reads, {rate:.0} a second, {:.1}% hits, {:.2} bytes moved a byte, {} items\x1b[K",
+        let line = format!(
+            "{phase}: {done} reads, {rate:.0} a second, {:.1}% hits, {:.2} bytes moved a byte, {} items",
             m.hit_percent(),
             m.amplification(),
             m.items
-        ));
+        );
+        note(&format!("\r{}\x1b[K", progress::cut(&line, progress::width())));
     }
 
     fn clear_line(&self) {

@@ -54,9 +54,12 @@ Options that GNU sort does not have:
       --records[=LEN[:KEYOFFSET[:KEYLEN]]]  binary records by the bytes of their key; 100:0:10 without a value
       --u32, --u64, --i64, --f64   little-endian binary numbers
       --report                 show on standard error which bytes went which way
-      --json                   the same as JSON, on standard output with -o, else on standard error: records,
+      --report-html=FILE       write a page about the sort to FILE, for a browser: what its threads did over time,
+                               the bottleneck, routes, what was verified; as JSON if the name ends with .json
+      --json                   what --report shows as JSON, on standard output with -o, else on standard error: records,
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
-                               movements (role, between, primitive, pipes, counters), method, spill, compression, seconds
+                               movements (role, between, primitive, pipes, counters), method, spill, compression,
+                               waits (what, seconds), record_sum, seconds
       --method=WORD            sort what does not fit memory by runs and merge (merge), by buckets where that is
                                  possible (distribute), or as usually takes less time (auto): buckets for
                                  numbers, runs and merge for everything else

@@ -49,6 +49,8 @@ pub(in crate::commands::stream) struct Job {
     pub(in crate::commands::stream) quiet: bool,
     /// Whether the origin is read once more and the file is read back.
     pub(in crate::commands::stream) verifies: bool,
+    /// Whether a page is to be made, for which the channels are watched.
+    pub(in crate::commands::stream) records: bool,
     /// The sums of the origin and of the expected file, if they can be computed again.
     pub(in crate::commands::stream) due: Option<(Sum, Sum)>,
 }

@@ -25,6 +25,7 @@ use crate::report::{MovementRole, SortReport};
 use crate::runs::checksum;
 use crate::runs::spill::{IndexEntry, Run, Spill};
 use crate::sink::Sink;
+use crate::waits::SortWait;
 
 /// How many entries ahead a record is prefetched. Records lie in the order of the input, so each is
 /// a cache miss.
@@ -108,11 +109,13 @@ impl<L: Layout> Engine<'_, L> {
                 Step::Merge(portions) => self.merge_portions(&lanes, portions, (sink, spill), &mut written, report),
             };
             // The first error counts, but no write may be in flight when this returns.
+            let waits = self.control.progress.waits.begin(SortWait::Output, shape.threads);
             let drained = blocks.drain();
+            drop(waits);
             outcome?;
             drained?;
         }
-        write_partial_blocks(blocks, sink.target(), std::mem::take(&mut written.partial_blocks))?;
+        write_partial_blocks(blocks, sink.target(), self.control, std::mem::take(&mut written.partial_blocks))?;
         blocks.drain()?;
         self.movements.keep(MovementRole::Merge, lanes.pipe);
         (report.bytes_out, report.records_out) = (written.bytes, written.tally.records);
@@ -137,7 +140,9 @@ impl<L: Layout> Engine<'_, L> {
         };
         let outcome = self.each_portion(lanes, portions, fail, |portion, dropped| {
             let bytes = portion.content.len();
+            let waits = self.control.waits_for(SortWait::Turn);
             let at = turns.take(portion.index, bytes)?;
+            drop(waits);
             let counter = &self.control.progress.written;
             let mut out = PartWriter::new(lanes.blocks, target, at, true, self.control, counter);
             let mut tally = Tally::default();
@@ -299,7 +304,7 @@ impl<L: Layout> Engine<'_, L> {
                 work(SortedPortion { index, content: Content::Numbers(numbers) }, dropped)?;
                 continue;
             };
-            let (places, end) = loading.finish(&self.memory)?;
+            let (places, end) = loading.finish(&self.memory, self.control)?;
             let raw = self.memory.range(at, end)?.lease()?;
             let range = (bucket.low, bucket.high);
             if let Some(numbers) = self.layout.numbers() {

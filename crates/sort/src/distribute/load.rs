@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 use datapipes_core::{Dram, Error, ErrorKind, Pipe, Result, Span, Transfer};
 
 use super::buckets::{Bucket, Piece, Portion, Stripe};
+use crate::control::Control;
 use crate::memory::blocks::ALIGN;
 use crate::runs::checksum;
+use crate::waits::SortWait;
 
 /// The most bytes that are read at once; neighbouring blocks are read together.
 const MAX_READ: u64 = 1 << 20;
@@ -79,10 +81,12 @@ impl<'a> Loading<'a> {
 
     /// Waits for all bytes and checks them. Returns where the records are, from the portion's
     /// start, and the bytes in which they lie.
-    pub(super) fn finish(mut self, memory: &Dram) -> Result<(Vec<Loaded>, usize)> {
+    pub(super) fn finish(mut self, memory: &Dram, control: &Control) -> Result<(Vec<Loaded>, usize)> {
+        let waits = control.waits_for(SortWait::Runs);
         while let Some(transfer) = self.coming.pop_front() {
             transfer.wait()?;
         }
+        drop(waits);
         let (mut loaded, mut end) = (Vec::with_capacity(self.portion.pieces.len()), 0);
         for (piece, blocks) in self.blocks() {
             let bytes = memory.range(self.at + blocks.at, blocks.len as usize)?.lease()?;

@@ -28,6 +28,7 @@ use crate::records::layout::Layout;
 use crate::records::tally::Tally;
 use crate::report::MovementRole;
 use crate::runs::spill::Spill;
+use crate::waits::SortWait;
 
 /// Records that are classified together. They and their keys stay in the first-level cache.
 const BATCH: usize = 128;
@@ -98,7 +99,9 @@ impl<L: Layout> Engine<'_, L> {
                 }
             }
         });
+        let waits = self.control.progress.waits.begin(SortWait::Spill, shape.threads);
         let drained = blocks.drain();
+        drop(waits);
         self.movements.keep(MovementRole::Spill, pipe);
         let (result, tally, mut stripes) = done.into_inner();
         result?;
@@ -135,7 +138,7 @@ impl<L: Layout> Engine<'_, L> {
     ) -> Result<(Tally, Vec<Stripe>)> {
         let mut scatter = scatter()?;
         let mut tally = Tally::default();
-        while let Some((records, came)) = reader.next()? {
+        while let Some((records, came)) = reader.next(self.control)? {
             self.control.check()?;
             if failed.load(Relaxed) {
                 break;
@@ -333,7 +336,7 @@ impl StripeWriter {
         self.hasher.update(bytes);
         let block = match &mut self.block {
             Some(block) => block,
-            None => self.block.insert(target.blocks.take()?),
+            None => self.block.insert(target.blocks.take(target.control, SortWait::Spill)?),
         };
         copy_past_caches(&mut block.bytes[self.filled..self.filled + bytes.len()], bytes);
         self.filled += bytes.len();

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, Lease, Machine, Pipe, Result, Span, Ssd, Transfer};
 
+use crate::control::Control;
 use crate::input::Input;
 use crate::memory::blocks::ALIGN;
 use crate::report::{MovementRole, Movements};
+use crate::waits::SortWait;
 
 /// A file that holds whole records.
 pub(crate) struct Source {
@@ -155,7 +157,7 @@ impl<'a> StripeReader<'a> {
 
     /// Returns the next whole records, and how many bytes were read for them. The records before
     /// them must have been given back. `None` is the end.
-    pub(crate) fn next(&mut self) -> Result<Option<(Lease, u64)>> {
+    pub(crate) fn next(&mut self, control: &Control) -> Result<Option<(Lease, u64)>> {
         self.ask()?;
         let Some(Coming { transfer, chunk, len }) = self.coming.pop_front() else {
             return match self.begun.len() {
@@ -163,7 +165,9 @@ impl<'a> StripeReader<'a> {
                 left => Err(Error::new(ErrorKind::InvalidInput, "sort", format!("{left} bytes of a record are left"))),
             };
         };
+        let waits = control.waits_for(SortWait::Records);
         transfer.wait()?;
+        drop(waits);
         let arrived = self.place(chunk);
         let start = arrived - self.begun.len();
         if !self.begun.is_empty() {

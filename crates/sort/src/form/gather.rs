@@ -99,11 +99,11 @@ impl<L: Layout> Gather<'_, L> {
                     control.check()?;
                     let at = index as u64 * blocks.size as u64;
                     let len = (total - at).min(blocks.size as u64) as usize;
-                    let mut block = blocks.take()?;
+                    let mut block = blocks.take(control, target.wait())?;
                     let mut filled = self.fill(&mut block.bytes[..len], at, &starts, target, blocks.size);
                     match target {
                         Target::Run { pipe, base, .. } if packs && let Some(packing) = packing => {
-                            let mut packed = blocks.take()?;
+                            let mut packed = blocks.take(control, target.wait())?;
                             let lens = packing.pack(&block.bytes[..len], &mut packed.bytes);
                             let (kept, spare, stored) = match &lens {
                                 Some(lens) => (packed, block, lens.iter().map(|len| *len as usize).sum()),
@@ -138,7 +138,9 @@ impl<L: Layout> Gather<'_, L> {
                             blocks.write(pipe, block, 0, to, base + at)?;
                         }
                         Target::Stream(stream) | Target::CompressedRun(stream) => {
+                            let waits = control.waits_for(target.wait());
                             let result = stream.write(at, &block.bytes[..len]);
+                            drop(waits);
                             blocks.cancel(block);
                             result?;
                         }

@@ -30,6 +30,7 @@ use crate::report::{MovementRole, Phase, SortReport};
 use crate::runs::packing::{FrameTable, Packing};
 use crate::runs::spill::{Run, Spill};
 use crate::sink::Sink;
+use crate::waits::SortWait;
 
 /// The runs, and what was counted while they were formed.
 pub(crate) struct FormedRuns {
@@ -110,7 +111,10 @@ impl<L: Layout> Engine<'_, L> {
         };
         let read = self.run_sorters(&lanes, &mut filler, filled, to_fill);
         drop(filler);
+        let what = if lock(&lanes.forming).direct.is_some() { SortWait::Output } else { SortWait::Spill };
+        let waits = self.control.progress.waits.begin(what, self.budget.threads);
         let drained = blocks.drain();
+        drop(waits);
         let SorterContext { forming, pipe, packing, .. } = lanes;
         let Forming { mut runs, error, read: numbers, dropped, direct } = forming.into_inner();
         if let Some(e) = error {
@@ -146,7 +150,11 @@ impl<L: Layout> Engine<'_, L> {
             let read = || {
                 let mut reading = lock(&reading);
                 let (filler, to_fill, filled) = &mut *reading;
-                while let Some(outcome) = filler.next(|| to_fill.recv().ok()).transpose() {
+                let waits_for_memory = || {
+                    let _waits = self.control.waits_for(SortWait::Memory);
+                    to_fill.recv().ok()
+                };
+                while let Some(outcome) = filler.next(waits_for_memory).transpose() {
                     let ends = outcome.as_ref().map_or(true, |f| f.last);
                     if filled.as_ref().is_none_or(|filled| filled.send(outcome).is_err()) || ends {
                         break;
@@ -192,7 +200,11 @@ impl<L: Layout> Engine<'_, L> {
     /// Takes filled slots until there are no more.
     fn run_sorter(&self, lanes: &SorterContext<'_>) -> Result<()> {
         loop {
+            // All threads of this lane are idle meanwhile.
+            let lane = (self.budget.threads / self.budget.concurrent_slots).max(1);
+            let waits = self.control.progress.waits.begin(SortWait::Records, lane);
             let Ok(slot) = lock(&lanes.to_sort).recv() else { return Ok(()) };
+            drop(waits);
             let slot = slot?;
             self.sort_slot(&slot, lanes)?;
             if let (Some(free), false) = (&*lock(&lanes.free), slot.last) {
@@ -305,7 +317,7 @@ impl<L: Layout> Engine<'_, L> {
             forming.dropped.join(sorted.dropped);
             forming.runs.push((slot.index << 32 | i as u64, MergeInput::Run(run)));
         }
-        drain_writes(&mut flying, &progress.spilled)
+        drain_writes(&mut flying, self.control, &progress.spilled)
     }
 
     /// The length of a run of numbers, in bytes. Short runs are sorted in less time, as long as one

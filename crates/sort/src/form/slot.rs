@@ -18,6 +18,7 @@ use crate::input::{Begin, Chunk, InputReader, leftover, refuse};
 use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
 use crate::records::tally::Tally;
+use crate::waits::SortWait;
 
 /// The most chunks in flight at once.
 pub(crate) const MAX_CHUNKS_IN_FLIGHT: usize = 8;
@@ -275,7 +276,9 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
                 flying.push_back(chunk);
             }
             let Some(mut chunk) = flying.pop_front() else { break };
+            let waits = self.control.waits_for(SortWait::Input);
             chunk.wait()?;
+            drop(waits);
             count(&self.control.progress.read, chunk.len as u64);
             let start = chunk.at - base;
             let (starts, ends_source) = (chunk.starts_source, chunk.ends_source);

@@ -15,6 +15,7 @@ use crate::memory::short_copy::copy_record;
 use crate::report::{MovementRole, Movements};
 use crate::runs::checksum::{Partial, Summing};
 use crate::stoppable::StoppableFile;
+use crate::waits::SortWait;
 
 /// Offsets and lengths of direct writes are multiples of this.
 pub(crate) const ALIGN: usize = 4096;
@@ -57,8 +58,9 @@ impl BlockPool {
         self.state.lock()
     }
 
-    /// Returns a free block. Waits for the oldest write if there is none.
-    pub(crate) fn take(&self) -> Result<Block> {
+    /// Returns a free block. Waits for the oldest write if there is none; `what` says what is
+    /// written.
+    pub(crate) fn take(&self, control: &Control, what: SortWait) -> Result<Block> {
         let mut state = self.lock();
         let at = loop {
             if let Some(at) = state.free.pop() {
@@ -66,18 +68,22 @@ impl BlockPool {
             }
             if let Some((transfer, at)) = state.flying.pop_front() {
                 drop(state);
+                let waits = control.waits_for(what);
                 let started = Instant::now();
                 let outcome = transfer.wait();
                 self.note_wait(started);
+                drop(waits);
                 if let Err(e) = outcome {
                     self.give_back(at);
                     return Err(e);
                 }
                 break at;
             }
+            let waits = control.waits_for(what);
             let started = Instant::now();
             state = self.freed.wait(state);
             self.note_wait(started);
+            drop(waits);
         };
         Ok(Block { at, bytes: self.memory.range(at, self.size)?.lease_mut()? })
     }
@@ -244,6 +250,11 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// What a thread waits for that waits until its bytes are written.
+    pub(crate) fn wait(self) -> SortWait {
+        if self.is_output() { SortWait::Output } else { SortWait::Spill }
+    }
+
     /// Whether it is the output, not a run.
     pub(crate) fn is_output(self) -> bool {
         matches!(self, Target::File { .. } | Target::Stream(_))
@@ -347,7 +358,7 @@ impl<'a> PartWriter<'a> {
         while !bytes.is_empty() {
             let block = match &mut self.block {
                 Some(block) => block,
-                None => self.block.insert(self.blocks.take()?),
+                None => self.block.insert(self.blocks.take(self.control, self.target.wait())?),
             };
             let now = bytes.len().min(self.blocks.size - self.fill);
             block.bytes[self.fill..self.fill + now].copy_from_slice(&bytes[..now]);
@@ -371,7 +382,9 @@ impl<'a> PartWriter<'a> {
         }
         match self.target {
             Target::Stream(stream) | Target::CompressedRun(stream) => {
+                let waits = self.control.waits_for(self.target.wait());
                 let result = stream.write(self.block_at, &block.bytes[skip..fill]);
+                drop(waits);
                 self.blocks.cancel(block);
                 result?;
             }
@@ -452,13 +465,18 @@ impl RecordWriter for PartWriter<'_> {
 }
 
 /// Puts the partial blocks of all parts together and writes them.
-pub(crate) fn write_partial_blocks(blocks: &BlockPool, target: Target<'_>, mut edges: Vec<PartialBlock>) -> Result<()> {
+pub(crate) fn write_partial_blocks(
+    blocks: &BlockPool,
+    target: Target<'_>,
+    control: &Control,
+    mut edges: Vec<PartialBlock>,
+) -> Result<()> {
     let Some((pipe, base)) = target.place() else { return Ok(()) };
     edges.sort_by_key(|e| e.0);
     let mut edges = edges.into_iter().peekable();
     while let Some((at, bytes)) = edges.next() {
         let start = at - at % ALIGN as u64;
-        let mut block = blocks.take()?;
+        let mut block = blocks.take(control, target.wait())?;
         let mut end = (at - start) as usize + bytes.len();
         block.bytes[..ALIGN].fill(0);
         block.bytes[(at - start) as usize..end].copy_from_slice(&bytes);

@@ -134,7 +134,7 @@ impl<L: Layout> Merger<'_, L> {
             self.control.progress.merged.store(merged, Relaxed);
             return Ok(None);
         }
-        write_partial_blocks(self.blocks, target, edges)?;
+        write_partial_blocks(self.blocks, target, self.control, edges)?;
         Ok(Some(all))
     }
 

@@ -230,7 +230,7 @@ impl<L: Layout> Merger<'_, L> {
         counter: &AtomicU64,
     ) -> Result<MergeResult> {
         let (merged, edges) = self.merge_runs_at(staging, runs, target, (0, false), counter)?;
-        write_partial_blocks(self.blocks, target, edges)?;
+        write_partial_blocks(self.blocks, target, self.control, edges)?;
         Ok(merged)
     }
 
@@ -279,7 +279,7 @@ impl<L: Layout> Merger<'_, L> {
                 let segment = Segment { from: *from, to: *to };
                 let mut source = RecordReader::of_run(self.layout, &pipes[p], self.memory, buffers, run, segment)?;
                 source.fetch_ahead(far);
-                sources.push(source);
+                sources.push(source.counting_waits(&self.control.progress.waits));
                 Ok(())
             });
             let last = RecordBuffer::new(free, last);

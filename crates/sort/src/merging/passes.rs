@@ -19,7 +19,7 @@ use crate::merging::merge::{MergeResult, Merger};
 use crate::records::layout::Layout;
 use crate::records::record_buffer::SHORT_RECORD;
 use crate::records::tally::Tally;
-use crate::report::{MovementRole, Phase, SortReport};
+use crate::report::{MovementRole, Phase, SortReport, WaitReport};
 use crate::runs::compressed::{CompressedRun, MAX_PROGRAMS};
 use crate::runs::record_reader::{RecordReader, Segment};
 use crate::runs::spill::{Run, Spill};
@@ -98,6 +98,7 @@ impl<L: Layout> Engine<'_, L> {
         report.spill = spill.uses();
         report.spill_left_bytes = spill.leave();
         report.movements = self.movements.take();
+        report.waits = WaitReport::all(&self.control.progress.waits);
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
     }
@@ -271,7 +272,9 @@ impl<L: Layout> Passes<'_, L> {
             self.merge_mixed(group, target, counter)
         };
         // The merge's own error comes first, but no write may be in flight when this returns.
+        let waits = self.engine.control.progress.waits.begin(target.wait(), self.engine.budget.threads);
         let drained = self.blocks.drain();
+        drop(waits);
         let merged = merged?;
         drained.map(|()| merged)
     }
@@ -337,7 +340,8 @@ impl<L: Layout> Passes<'_, L> {
             sources.push((rank, source));
         }
         sources.sort_by_key(|(rank, _)| *rank);
-        let sources = sources.into_iter().map(|(_, source)| source).collect();
+        let waits = &self.engine.control.progress.waits;
+        let sources = sources.into_iter().map(|(_, source)| source.counting_waits(waits)).collect();
         self.merger.merge_sources(sources, last, target, counter)
     }
 }

@@ -264,7 +264,7 @@ impl<L: Layout> Merger<'_, L> {
                         let mut source =
                             RecordReader::of_run(self.layout, &pipes[t], self.memory, buffers, run, segment)?;
                         source.fetch_ahead(far);
-                        sources.push(source);
+                        sources.push(source.counting_waits(&self.control.progress.waits));
                     }
                     let mut out =
                         RangeWriter { output: &output, range: number, memory: &mut memory, filled: 0, appended: 0 };

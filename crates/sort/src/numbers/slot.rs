@@ -14,6 +14,7 @@ use crate::memory::parallel::{Disjoint, run_on_threads};
 use crate::records::tally::Tally;
 use crate::runs::checksum;
 use crate::runs::spill::IndexEntry;
+use crate::waits::SortWait;
 
 /// The most writes from a slot in flight at once.
 const MAX_WRITES_IN_FLIGHT: usize = 8;
@@ -22,7 +23,8 @@ const MAX_WRITES_IN_FLIGHT: usize = 8;
 pub(crate) type WritesInFlight = VecDeque<(Transfer, u64)>;
 
 /// Waits for all writes.
-pub(crate) fn drain_writes(flying: &mut WritesInFlight, counter: &AtomicU64) -> Result<()> {
+pub(crate) fn drain_writes(flying: &mut WritesInFlight, control: &Control, counter: &AtomicU64) -> Result<()> {
+    let _waits = control.waits_for(SortWait::Spill);
     while let Some((transfer, done)) = flying.pop_front() {
         transfer.wait()?;
         count(counter, done);
@@ -137,7 +139,9 @@ impl SortedNumbers {
             if flying.len() == MAX_WRITES_IN_FLIGHT
                 && let Some((transfer, done)) = flying.pop_front()
             {
+                let waits = control.waits_for(SortWait::Spill);
                 transfer.wait()?;
+                drop(waits);
                 count(counter, done);
             }
             // The bytes behind the last number in its block are written too, and are no part of the
@@ -205,7 +209,7 @@ impl SortedNumbers {
         });
         let (result, edges, counts) = outcome.into_inner();
         result?;
-        write_partial_blocks(blocks, target, edges)?;
+        write_partial_blocks(blocks, target, control, edges)?;
         Ok(counts)
     }
 }

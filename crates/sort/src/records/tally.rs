@@ -41,6 +41,11 @@ impl Tally {
         self.sum = self.sum.wrapping_add(sum);
     }
 
+    /// The sum of the hashes, as it is shown.
+    pub(crate) fn sum(self) -> String {
+        format!("{:016x}", self.sum)
+    }
+
     /// Adds another tally.
     pub(crate) fn join(&mut self, other: Tally) {
         self.records += other.records;

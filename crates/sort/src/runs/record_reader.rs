@@ -24,6 +24,7 @@ use crate::runs::compressed::RunDecompressor;
 use crate::runs::packing::{self, FrameTable};
 use crate::runs::spill::Run;
 use crate::stoppable::StoppableFile;
+use crate::waits::{SortWait, SortWaits};
 
 const ALIGN: u64 = 4096;
 /// How far ahead of a record its successors are fetched, in bytes.
@@ -129,6 +130,8 @@ pub(crate) struct RecordReader<'a, L> {
     /// How many bytes ahead of a record the bytes to be checked next are prefetched; 0 for not at
     /// all.
     far: usize,
+    /// Where waits for bytes are counted.
+    waits: Option<&'a SortWaits>,
 }
 
 impl<'a, L: Layout> RecordReader<'a, L> {
@@ -235,6 +238,12 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         source
     }
 
+    /// Counts the waits for its bytes from here on.
+    pub(crate) fn counting_waits(mut self, waits: &'a SortWaits) -> Self {
+        self.waits = Some(waits);
+        self
+    }
+
     fn new(
         layout: &'a L,
         way: ReadMethod<'a>,
@@ -271,6 +280,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             table: None,
             run_len: 0,
             far: 0,
+            waits: None,
         }
     }
 
@@ -481,11 +491,13 @@ impl<'a, L: Layout> RecordReader<'a, L> {
                 let at = self.buffers.at + self.turn * self.buffers.size;
                 self.turn ^= 1;
                 let mut lease = self.memory.range(at, self.buffers.size)?.lease_mut()?;
+                let waits = self.waits.map(|waits| waits.begin(SortWait::Runs, 1));
                 let len = match way {
                     ReadMethod::Stream(stream) => stream.read(&mut lease).map_err(|e| e.with_offset(self.next))?,
                     ReadMethod::Compressed(run) => run.read(&mut lease)?,
                     ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => 0,
                 };
+                drop(waits);
                 drop(lease);
                 if let Some(movements) = self.movements {
                     movements.add_stream(MovementRole::Merge, len as u64);
@@ -500,7 +512,9 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => {
                 let Some(coming) = self.pending_read.take() else { return Ok(false) };
                 let PendingRead { transfer, buffer, len, offset } = coming;
+                let waits = self.waits.map(|waits| waits.begin(SortWait::Runs, 1));
                 transfer.wait()?;
+                drop(waits);
                 let view = match self.table {
                     Some(table) => self.unpack(table, buffer, len, offset)?,
                     None => self.memory.range(buffer, len)?.lease()?,

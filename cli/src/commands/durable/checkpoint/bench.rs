@@ -1,16 +1,24 @@
 //! `dpipe checkpoint bench`: how fast memory becomes durable here, and comes back.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use datapipes::locks::Mutex;
+use datapipes::metrics::CourseColumn;
 use datapipes::{Dram, Error, ErrorKind, Result};
-use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, SavedCheckpoint};
+use datapipes_durable::checkpoint::{CheckpointProgress, Checkpoints, SaveOptions, SavedCheckpoint};
+use datapipes_picture::page::{HtmlPage, PageBlock, PageCheck, PageSection, Tone};
 use serde::Serialize;
 
 use super::shown::{shown, watched};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{parse_count, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::report::bottleneck::{Share, headline};
+use crate::report::options::ReportArgs;
+use crate::report::parts;
+use crate::report::recorder::{Recording, record};
 use crate::system::files::WorkFolder;
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, system::child};
@@ -37,6 +45,8 @@ pub(crate) struct Args {
     /// Number of regions
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = parse_count::<u64>)]
     regions: u64,
+    #[command(flatten)]
+    report_page: ReportArgs,
     /// Print JSON: saved, save_bytes_per_second, save_cpu_seconds, restore_seconds,
     /// restore_bytes_per_second, restore_cpu_seconds, same
     #[arg(long)]
@@ -59,7 +69,9 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
+    signals::undo_says("the checkpoint of the measurement was removed");
     let machine = datapipes::discover();
+    let page_file = args.report_page.open()?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let len = usize::try_from(args.size / args.regions.max(1)).unwrap_or(usize::MAX);
     if len == 0 {
@@ -77,12 +89,27 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let named =
         |memory: &'_ [Dram]| -> Vec<(String, Dram)> { names.iter().cloned().zip(memory.iter().cloned()).collect() };
     let (sources, into) = (named(&regions), named(&targets));
-    let cpu = child::own_cpu_seconds();
-    let saved = watched("saving", |watch| store.save(&borrowed(&sources), &SaveOptions::default(), watch))?;
-    let save_cpu_seconds = child::own_cpu_seconds() - cpu;
-    let (since, cpu) = (Instant::now(), child::own_cpu_seconds());
-    watched("restoring", |watch| store.open(saved.number)?.restore_into(&borrowed(&into), watch))?;
-    let (restore_seconds, restore_cpu_seconds) = (since.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
+    let moved = Mutex::new([0.0; 2]);
+    let noting = |column: usize, watch: Watch<'_>, p: CheckpointProgress| {
+        moved.lock()[column] = p.done as f64;
+        watch(p)
+    };
+    let work = || -> Result<(SavedCheckpoint, [f64; 3])> {
+        let cpu = child::own_cpu_seconds();
+        let saved = watched("saving", |watch| {
+            store.save(&borrowed(&sources), &SaveOptions::default(), &mut |p| noting(SAVED, watch, p))
+        })?;
+        let save_cpu_seconds = child::own_cpu_seconds() - cpu;
+        let (since, cpu) = (Instant::now(), child::own_cpu_seconds());
+        watched("restoring", |watch| {
+            store.open(saved.number)?.restore_into(&borrowed(&into), &mut |p| noting(RESTORED, watch, p))
+        })?;
+        let restore_cpu_seconds = child::own_cpu_seconds() - cpu;
+        Ok((saved, [save_cpu_seconds, since.elapsed().as_secs_f64(), restore_cpu_seconds]))
+    };
+    let columns = page_file.is_some().then(|| vec![CourseColumn::Sum; 2]);
+    let (done, recording) = record(columns, || moved.lock().to_vec(), work);
+    let (saved, [save_cpu_seconds, restore_seconds, restore_cpu_seconds]) = done?;
     let mut same = true;
     for (one, other) in regions.iter().zip(&targets) {
         same &= one.lease()?[..] == other.lease()?[..];
@@ -110,11 +137,66 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
             if same { "the same bytes" } else { "NOT THE SAME BYTES" }
         ))?;
     }
+    if let (Some(file), Some(recording)) = (page_file, &recording) {
+        file.write(&page(&outcome, recording))?;
+    }
     Ok(if same { CommandStatus::Good } else { CommandStatus::Bad })
 }
 
+/// The function that is told how far a checkpoint is.
+type Watch<'a> = &'a mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>;
+
+const SAVED: usize = 0;
+const RESTORED: usize = 1;
+
 fn borrowed(regions: &[(String, Dram)]) -> Vec<(&str, &Dram)> {
     regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect()
+}
+
+/// The page about a measurement: `--report-html`.
+fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
+    let mut page = parts::page("A checkpoint, saved and restored");
+    let saving = o.saved.write_seconds + o.saved.publish_seconds;
+    let whole = (saving + o.restore_seconds).max(1e-9);
+    let shares = [
+        Share::new("the disk's writes of the checkpoint", o.saved.write_seconds / whole),
+        Share::new("the sync and the name", o.saved.publish_seconds / whole),
+        Share::new("reads of the checkpoint, and their checksums", o.restore_seconds / whole),
+    ];
+    let done = format!(
+        "{} were durable in {saving:.2} s ({}), and restored in {:.2} s ({}).",
+        units::bytes(o.saved.bytes),
+        units::rate(o.saved.bytes, saving),
+        o.restore_seconds,
+        units::rate(o.saved.bytes, o.restore_seconds)
+    );
+    page.headline = headline(&done, &shares);
+    page.headline.tone = if o.same { Tone::Good } else { Tone::Bad };
+    page.facts = [
+        ("bytes", units::bytes(o.saved.bytes)),
+        ("written in", format!("{:.3} s", o.saved.write_seconds)),
+        ("synced and named in", format!("{:.3} s", o.saved.publish_seconds)),
+        ("checksums, meanwhile", format!("{:.3} s", o.saved.checksum_seconds)),
+        ("restored in", format!("{:.3} s", o.restore_seconds)),
+        ("processor time", format!("{:.2} + {:.2} s", o.save_cpu_seconds, o.restore_cpu_seconds)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    let columns = [(SAVED, "saved"), (RESTORED, "restored")];
+    page.sections.push(PageSection {
+        title: "Where the time went".into(),
+        blocks: vec![
+            parts::shares("Shares of the time of both", &shares),
+            parts::rates(recording, "Bytes a second", &columns, &[(saving, "the restore".to_owned())]),
+        ],
+        ..PageSection::default()
+    });
+    let text = format!("The restored {} bytes were compared with the saved ones, byte by byte.", o.saved.bytes);
+    let blocks = vec![PageBlock::Checks(vec![PageCheck { text, holds: Some(o.same) }])];
+    page.sections.push(PageSection { title: "What was verified".into(), blocks, ..PageSection::default() });
+    page.sections.push(parts::process(recording, None));
+    page.sections.push(parts::printed(&shown(&o.saved)));
+    page
 }
 
 /// Bytes that no layer below can compress or share.

@@ -15,7 +15,7 @@ pub(super) fn watched<T>(
     work: impl FnOnce(&mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>) -> T,
 ) -> T {
     let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
-    let state = || State { phase, done: done.load(Relaxed), total: total.load(Relaxed) };
+    let state = || State { phase, done: done.load(Relaxed), total: total.load(Relaxed), later: 0 };
     progress::during(progress::wanted(), state, || {
         work(&mut |p| {
             done.store(p.done, Relaxed);

@@ -21,7 +21,7 @@ pub(in crate::commands::stream) fn replay(job: &Job) -> Result<Option<(Sum, Sum)
         return Ok(None);
     }
     let (done, total) = (AtomicU64::new(0), job.origin.len());
-    let state = || State { phase: "applying", done: done.load(Relaxed), total };
+    let state = || State { phase: "applying", done: done.load(Relaxed), total, later: 0 };
     progress::during(progress::wanted(), state, || {
         applied(job, &|bytes| {
             done.store(bytes, Relaxed);

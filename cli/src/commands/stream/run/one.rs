@@ -12,12 +12,15 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use serde::Serialize;
 
+use super::page;
 use super::view::View;
 use super::watch::watch;
 use crate::commands::stream::ends::origin::{Generator, Opened, Sum, Summing};
 use crate::commands::stream::job::{Job, Target};
 use crate::commands::stream::steps::chain::{Chain, Device, Ends, Step, Work};
 use crate::commands::stream::steps::device_progress::{Sample, now_ns};
+use crate::report::recorder::{Recording, record};
+use crate::offering;
 use crate::system::child::family_cpu_seconds;
 use crate::{system::files, system::signals, system::standard_streams};
 
@@ -53,6 +56,9 @@ pub(in crate::commands::stream) struct Run {
     /// disk was read back; null where nothing disagrees but that much is not known. Where it is
     /// false, the file did not get its name.
     pub(in crate::commands::stream) verified: Option<bool>,
+    /// What was read of the channels meanwhile, where a page is to be made.
+    #[serde(skip)]
+    pub(in crate::commands::stream) recording: Option<Recording>,
 }
 
 /// What went from one device to the next.
@@ -66,6 +72,9 @@ pub(in crate::commands::stream) struct Edge {
     pub(in crate::commands::stream) blocks: u64,
     /// Their bytes.
     pub(in crate::commands::stream) bytes: u64,
+    /// Blocks that may be under way.
+    #[serde(skip)]
+    pub(in crate::commands::stream) credits: u32,
 }
 
 /// The file, or the stream, that is written.
@@ -127,7 +136,17 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
     let mut view = View::new(flow.placement, &chain, job.quiet);
     view.begin(&processes(&mut session, &flow, &chain)?);
     generator.iter().for_each(Generator::begin);
-    let streamed = watch(&mut session, &flow, &mut chain, &mut view, job.patience);
+    let meters = chain.links.iter().map(|link| Ok((link.meter.second()?, link.credits))).collect::<Result<Vec<_>>>();
+    let meters = match meters {
+        Ok(meters) => meters,
+        // Without descriptors for them, only a page that was asked for is missed.
+        Err(error) if job.records => return Err(error),
+        Err(_) => Vec::new(),
+    };
+    let columns = job.records.then(|| page::columns(meters.len()));
+    let work = || watch(&mut session, &flow, &mut chain, &mut view, job.patience);
+    let work = || offering::during("dpipe stream", || page::samples(&meters), work);
+    let (streamed, recording) = record(columns, || page::values(&meters), work);
     let ended_ns = now_ns();
     view.end();
     streamed.map_err(|e| written.explain(e))?;
@@ -135,7 +154,7 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
     let first = chain.links[0].meter.read();
     let edges = chain.links.iter().map(|link| {
         let ((from, to), Sample { blocks, bytes, .. }) = (chain.names(link), link.meter.read());
-        Edge { from, to, blocks, bytes }
+        Edge { from, to, blocks, bytes, credits: link.credits }
     });
     let (edges, channels, chosen) = (edges.collect(), flow.wiring().wires.len(), flow.placement);
     let choice = flow.choice.take();
@@ -162,6 +181,7 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
         due_from,
         on_disk,
         verified,
+        recording,
     })
 }
 

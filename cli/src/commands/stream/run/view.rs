@@ -63,7 +63,10 @@ impl View {
         let lines = self.lines(&now, since);
         if self.on_terminal {
             let up = if self.drawn { format!("\x1b[{}A", lines.len()) } else { String::new() };
-            let redrawn: String = lines.iter().map(|line| format!("\r\x1b[K{line}\n")).collect();
+            // A line that wraps would take more lines than are drawn over the next time.
+            let columns = progress::width();
+            let redrawn: String =
+                lines.iter().map(|line| format!("\r\x1b[K{}\n", progress::cut(line, columns))).collect();
             note(&(up + &redrawn));
         } else {
             note(&format!("{}: {}\n", self.placement.name(), lines.join("; ")));

@@ -48,6 +48,11 @@ impl ProgressReader {
         self.0.try_clone().map_err(|e| Error::io("create", e, "a meter"))
     }
 
+    /// Another reader of the same memory.
+    pub(in crate::commands::stream) fn second(&self) -> Result<ProgressReader> {
+        self.for_device().map(ProgressReader)
+    }
+
     pub(in crate::commands::stream) fn read(&self) -> Sample {
         let mut bytes = [0; WORDS * 8];
         // The memory is there and as long as it was made: a short read cannot be, and would show as

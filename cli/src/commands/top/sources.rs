@@ -1,0 +1,115 @@
+//! Where rows come from: pages of processes, and the service's status.
+
+use std::time::{Duration, Instant};
+
+use datapipes::metrics::{Document, Sample};
+use datapipes::offer;
+use datapipes::service::Client;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::rows::{Look, ProcessLook};
+
+/// Something that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Trouble {
+    pub(super) place: String,
+    pub(super) why: String,
+}
+
+/// The text of a page.
+#[derive(Deserialize)]
+struct PageText {
+    program: String,
+    measurements: Value,
+}
+
+/// After a service did not answer, it is not asked for so long.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The sources, and the connection to the service.
+#[derive(Default)]
+pub(super) struct Sources {
+    service: Option<Client>,
+    asked: Option<Instant>,
+}
+
+impl Sources {
+    /// Looks at everything.
+    pub(super) fn look(&mut self) -> Look {
+        let mut look = Look { at: Instant::now(), processes: Vec::new(), clients: Vec::new(), troubles: Vec::new() };
+        match offer::pages() {
+            Ok(pages) => pages.into_iter().for_each(|page| add_page(page, &mut look)),
+            Err(error) => look.troubles.push(Trouble { place: "pages of processes".into(), why: printable(&error.to_string()) }),
+        }
+        self.add_service(&mut look);
+        look
+    }
+
+    fn add_service(&mut self, look: &mut Look) {
+        if self.service.is_none() && self.asked.is_none_or(|asked| asked.elapsed() > RETRY) {
+            self.asked = Some(Instant::now());
+            // That no service runs is no trouble: most machines have none.
+            self.service = Client::connect_default().ok();
+        }
+        let Some(client) = &self.service else { return };
+        match client.status() {
+            Ok(status) => {
+                let pid = status.pid;
+                look.processes.push(process(pid, "dpiped", Duration::ZERO, &status.samples()));
+                look.clients.extend(status.clients.into_iter().map(|client| (pid, client)));
+            }
+            Err(error) => {
+                look.troubles.push(Trouble { place: "dpiped".into(), why: printable(&error.to_string()) });
+                self.service = None;
+            }
+        }
+    }
+}
+
+fn add_page(page: offer::OfferedPage, look: &mut Look) {
+    let pid = page.owner.pid;
+    let trouble = |why: String| Trouble { place: format!("page of process {pid}"), why: printable(&why) };
+    let text = match &page.text {
+        Ok(text) => text,
+        Err(why) => return look.troubles.push(trouble(why.clone())),
+    };
+    match serde_json::from_str::<PageText>(text) {
+        Ok(PageText { program, measurements }) => look.processes.push(ProcessLook {
+            pid,
+            program: printable(&program),
+            age: page.age,
+            is_late: !page.every.is_zero() && page.age > page.every.saturating_mul(10).max(Duration::from_secs(2)),
+            measurements,
+        }),
+        Err(e) => look.troubles.push(trouble(format!("it is not what a page has: {e}"))),
+    }
+}
+
+fn process(pid: u32, program: &str, age: Duration, samples: &[Sample]) -> ProcessLook {
+    let measurements = serde_json::to_value(Document(samples)).unwrap_or(Value::Null);
+    ProcessLook { pid, program: program.to_owned(), age, is_late: false, measurements }
+}
+
+/// The longest words of others that are shown.
+const MAX_WORDS: usize = 80;
+
+/// Words of others without what a terminal would obey.
+pub(super) fn printable(words: &str) -> String {
+    let shown = words.chars().map(|c| {
+        let hides = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+        if c.is_control() || hides { '\u{fffd}' } else { c }
+    });
+    shown.take(MAX_WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_cannot_command_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\n\u{9b}\u{202e}c"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c");
+        assert_eq!(printable(&"x".repeat(1000)).len(), MAX_WORDS);
+    }
+}

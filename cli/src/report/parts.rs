@@ -1,0 +1,225 @@
+//! Sections and charts that the pages of several commands have.
+
+use datapipes::{Counters, Route};
+use datapipes_picture::page::{
+    BarList, HtmlPage, PageBlock, PageSection, PageTable, TimelineChart, TimelineForm, TimelineSeries,
+};
+
+use super::bottleneck::{Share, percent};
+use super::recorder::Recording;
+use crate::arguments::units;
+
+/// A page with what all pages have.
+pub(crate) fn page(title: &str) -> HtmlPage {
+    let footer = format!(
+        "dpipe {}. Times and counters were measured by the process that did the work; rates are means of the \
+         intervals between two looks at its counters.",
+        env!("CARGO_PKG_VERSION")
+    );
+    HtmlPage { title: title.to_owned(), footer, ..HtmlPage::default() }
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// Rates of sums of bytes, by column and name. Columns in which nothing grew are left out.
+pub(crate) fn rates(recording: &Recording, title: &str, columns: &[(usize, &str)], marks: &[(f64, String)]) -> PageBlock {
+    let series = columns.iter().map(|(column, name)| {
+        let values: Vec<f64> = recording.course.rates(*column).iter().map(|rate| rate / 1e9).collect();
+        TimelineSeries { name: (*name).to_owned(), values }
+    });
+    PageBlock::Timeline(TimelineChart {
+        title: title.to_owned(),
+        unit: "GB/s".into(),
+        seconds: recording.course.seconds().to_vec(),
+        series: series.filter(|series| series.values.iter().any(|v| *v > 0.0)).collect(),
+        marks: marks.to_vec(),
+        ..TimelineChart::default()
+    })
+}
+
+/// What a fixed number of threads did over time: waits by column, and the rest. Columns in which
+/// nothing grew are left out.
+pub(crate) fn threads(
+    recording: &Recording,
+    title: &str,
+    count: f64,
+    rest: &str,
+    waits: &[(usize, &str)],
+    marks: &[(f64, String)],
+) -> PageBlock {
+    let mut left: Vec<f64> = vec![count; recording.course.seconds().len().saturating_sub(1)];
+    let mut series = vec![TimelineSeries { name: rest.to_owned(), values: Vec::new() }];
+    for (column, name) in waits {
+        let values: Vec<f64> = recording.course.rates(*column);
+        if values.iter().all(|v| *v < 1e-3) {
+            continue;
+        }
+        // Counters are read one after the other: together they may say a little more than there is.
+        let values = values.iter().zip(&mut left).map(|(value, left)| {
+            let part = value.min(*left);
+            *left -= part;
+            part
+        });
+        series.push(TimelineSeries { name: (*name).to_owned(), values: values.collect() });
+    }
+    series[0].values = left;
+    PageBlock::Timeline(TimelineChart {
+        title: title.to_owned(),
+        unit: "threads".into(),
+        form: TimelineForm::Areas,
+        top: Some(count),
+        seconds: recording.course.seconds().to_vec(),
+        series,
+        marks: marks.to_vec(),
+    })
+}
+
+/// The resident memory and the processor over time.
+pub(crate) fn process(recording: &Recording, budget: Option<u64>) -> PageSection {
+    let seconds = recording.course.seconds().to_vec();
+    let used: Vec<f64> = recording.course.peaks(recording.memory()).iter().map(|bytes| bytes / MIB).collect();
+    let mut series = Vec::new();
+    if let Some(budget) = budget {
+        series.push(TimelineSeries { name: "budget".into(), values: vec![budget as f64 / MIB; used.len()] });
+    }
+    series.insert(0, TimelineSeries { name: "resident memory".into(), values: used });
+    let memory = TimelineChart {
+        title: "Memory of the process".into(),
+        unit: "MiB".into(),
+        seconds: seconds.clone(),
+        series,
+        ..TimelineChart::default()
+    };
+    let cores = TimelineSeries { name: "cores in use".into(), values: recording.course.rates(recording.cpu()) };
+    let processor = TimelineChart {
+        title: "Processor time of the process".into(),
+        unit: "seconds a second: cores in use".into(),
+        seconds,
+        series: vec![cores],
+        ..TimelineChart::default()
+    };
+    PageSection {
+        title: "Memory and processor".into(),
+        blocks: vec![PageBlock::Timeline(memory), PageBlock::Timeline(processor)],
+        ..PageSection::default()
+    }
+}
+
+/// Shares of the time, as bars.
+pub(crate) fn shares(caption: &str, shares: &[Share]) -> PageBlock {
+    let bars = shares.iter().map(|share| (share.what.clone(), share.part, percent(share.part)));
+    PageBlock::Bars(BarList { caption: caption.to_owned(), bars: bars.collect() })
+}
+
+/// Movements by primitive: the bytes as bars, the counters as a table.
+pub(crate) fn primitives(movements: &[(String, String, Counters)]) -> PageSection {
+    let bars = movements.iter().map(|(role, primitive, counters)| {
+        (format!("{role}: {primitive}"), counters.bytes as f64, units::bytes(counters.bytes))
+    });
+    let bars = BarList { caption: "Bytes by primitive".into(), bars: bars.collect() };
+    let columns = ["movement", "primitive", "bytes", "past the page cache", "requests", "bounces", "most at once", "busy"];
+    let rows = movements.iter().map(|(role, primitive, c)| {
+        vec![
+            role.clone(),
+            primitive.clone(),
+            units::bytes(c.bytes),
+            units::bytes(c.direct_bytes),
+            c.requests.to_string(),
+            c.bounces.to_string(),
+            c.max_outstanding.to_string(),
+            if c.busy_ns > 0 { format!("{:.2} s", c.busy_ns as f64 / 1e9) } else { "not timed".into() },
+        ]
+    });
+    let table = PageTable {
+        caption: "What each primitive counted".into(),
+        columns: columns.map(str::to_owned).into(),
+        rows: rows.collect(),
+        numbers: 6,
+    };
+    let mut blocks = vec![PageBlock::Bars(bars), PageBlock::Table(table)];
+    let notes = movements.iter().flat_map(|(role, primitive, c)| fallbacks(role, primitive, c));
+    blocks.extend(notes.map(PageBlock::Text));
+    PageSection { title: "Bytes by primitive".into(), blocks, ..PageSection::default() }
+}
+
+/// What a primitive could not do as it was asked, in words.
+pub(crate) fn fallbacks(role: &str, primitive: &str, c: &Counters) -> Vec<String> {
+    let facts = [
+        (c.direct_refused, "requests were refused past the page cache, and made through it"),
+        (c.queue_refused, "requests found no thread of the kernel, and were made by the caller"),
+        (c.retries, "requests were repeated"),
+        (c.short_finished, "requests moved less than was asked, and were finished by others"),
+        (c.core_finished_bytes, "bytes were left by a device, and copied by a core"),
+        (c.devices_lost, "devices were lost"),
+        (c.failed, "transfers failed"),
+    ];
+    let said = facts.iter().filter(|(count, _)| *count > 0);
+    said.map(|(count, what)| format!("{role}, {primitive}: {count} {what}.")).collect()
+}
+
+/// Routes: what was chosen and why, and what was rejected and why.
+pub(crate) fn routes(routes: &[(String, Result<Route, String>)]) -> PageSection {
+    let mut chosen = Vec::new();
+    let (mut unable, mut slower) = (Vec::new(), Vec::new());
+    for (title, route) in routes {
+        match route {
+            Ok(route) => {
+                chosen.extend(route.hops.iter().map(|hop| {
+                    let q = &hop.quality;
+                    let promise = format!(
+                        "{:.2} GB/s, {:.1} us ({})",
+                        q.bytes_per_s / 1e9,
+                        q.latency_ns / 1e3,
+                        if q.measured { "measured" } else { "assumed" }
+                    );
+                    vec![title.clone(), hop.primitive.to_owned(), promise, hop.why.clone()]
+                }));
+                for r in &route.rejected {
+                    // The planner's words for an offer that holds, and is not the best.
+                    let list = if r.why.starts_with("estimated ") { &mut slower } else { &mut unable };
+                    list.push(vec![title.clone(), r.primitive.to_owned(), r.why.clone()]);
+                }
+            }
+            Err(why) => chosen.push(vec![title.clone(), String::new(), String::new(), why.clone()]),
+        }
+    }
+    let chosen = PageTable {
+        caption: "What was chosen, and why".into(),
+        columns: ["movement", "primitive", "expected", "because"].map(str::to_owned).into(),
+        rows: chosen,
+        numbers: 0,
+    };
+    let mut blocks = vec![PageBlock::Table(chosen)];
+    let others = [("What would have been slower, as estimated", slower), ("What could not be used, and why", unable)];
+    for (caption, rows) in others {
+        if rows.is_empty() {
+            continue;
+        }
+        blocks.push(PageBlock::Table(PageTable {
+            caption: caption.into(),
+            columns: ["movement", "primitive", "not taken because"].map(str::to_owned).into(),
+            rows,
+            numbers: 0,
+        }));
+    }
+    PageSection { title: "Routes".into(), blocks, ..PageSection::default() }
+}
+
+/// The report that the command prints, as it is.
+pub(crate) fn printed(text: &str) -> PageSection {
+    PageSection {
+        title: "The report as text".into(),
+        blocks: vec![PageBlock::Verbatim(text.to_owned())],
+        is_folded: true,
+        ..PageSection::default()
+    }
+}
+
+/// The sentence that says that a usual primitive was not to be had, if that is so.
+pub(crate) fn fallback(route: &Route) -> Option<String> {
+    let lost = route.rejected.iter().find(|rejected| {
+        rejected.why.starts_with("no io_uring") || rejected.why.starts_with("it was offered and could not be opened")
+    })?;
+    let used: Vec<&str> = route.hops.iter().map(|hop| hop.primitive).collect();
+    Some(format!("A fallback was used: {} instead of {}, because {}.", used.join(" and "), lost.primitive, lost.why))
+}

@@ -1,0 +1,73 @@
+//! Bars, colours and Ctrl-C in a real terminal.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use scene::folder;
+use scene::tmux::Tmux;
+
+/// A command whose reader takes nothing for a while: its progress is on the terminal meanwhile.
+const SLOW: &str = "dpipe gen u64 --size 1G - | (sleep 4; cat > /dev/null)";
+
+/// The lines with progress: of what the shell echoes only its first lines are known.
+fn progress_lines(screen: &str) -> Vec<&str> {
+    screen.lines().filter(|line| line.contains("writing") && line.contains('%')).collect()
+}
+
+#[test]
+fn a_bar_fits_its_terminal_and_leaves_nothing() {
+    for width in [20u16, 40, 80] {
+        let folder = folder();
+        let Some(tmux) = Tmux::start("bars", folder.at(), (width, 24)) else { return };
+        tmux.line("clear");
+        tmux.line(&format!("sh -c '{SLOW}' ; echo EN''D"));
+        let screen = tmux.wait_until(|screen| !progress_lines(screen).is_empty());
+        // A line that wraps would leave a row each time that it is drawn.
+        for _ in 0..10 {
+            let screen = tmux.screen();
+            assert!(progress_lines(&screen).len() <= 1 || screen.contains("END"), "{screen}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let line = progress_lines(&screen)[0];
+        assert!(line.trim_end().chars().count() < usize::from(width), "{line:?}");
+        assert_eq!(line.contains("[="), false, "{line:?}");
+        assert_eq!(line.contains('['), width >= 40, "{line:?}");
+        let screen = tmux.wait_for("END");
+        assert!(progress_lines(&screen).is_empty() && !screen.contains("writing"), "{screen}");
+    }
+}
+
+#[test]
+fn colours_obey_their_variables() {
+    let folder = folder();
+    let Some(tmux) = Tmux::start("colors", folder.at(), (80, 24)) else { return };
+    for (variables, colored) in [("", true), ("NO_COLOR=1 ", false), ("CLICOLOR=0 ", false), ("NO_COLOR= ", true)] {
+        tmux.line("clear");
+        tmux.line(&format!("{variables}sh -c '{SLOW}' ; echo EN''D"));
+        tmux.wait_until(|screen| !progress_lines(screen).is_empty());
+        assert_eq!(tmux.colored_screen().contains("\u{1b}[36m"), colored, "{variables}: {}", tmux.colored_screen());
+        tmux.key("C-c");
+        tmux.wait_for("$");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+    // A terminal that cannot move its cursor gets no bar.
+    tmux.line("clear");
+    tmux.line(&format!("TERM=dumb sh -c '{}' ; echo EN''D", SLOW.replace("sleep 4", "sleep 1")));
+    let screen = tmux.wait_for("END");
+    assert!(progress_lines(&screen).is_empty(), "{screen}");
+}
+
+#[test]
+fn an_interrupt_says_what_was_undone() {
+    let folder = folder();
+    let Some(tmux) = Tmux::start("interrupt", folder.at(), (100, 24)) else { return };
+    std::fs::write(folder.at().join("out"), "before").unwrap();
+    tmux.line("mkfifo fifo; sleep 100 > fifo &");
+    tmux.line("dpipe sort --progress fifo -o out; echo code=$?");
+    tmux.wait_for("sorting");
+    tmux.key("C-c");
+    let screen = tmux.wait_for("code=");
+    assert!(screen.contains("dpipe sort: stopped by Ctrl-C; the output is as it was before"), "{screen}");
+    assert!(screen.contains("code=130"), "{screen}");
+    assert_eq!(std::fs::read_to_string(folder.at().join("out")).unwrap(), "before");
+}

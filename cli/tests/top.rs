@@ -1,0 +1,205 @@
+//! `dpipe top`: in a real terminal, and on pages of honest, dead and hostile processes.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use scene::folder;
+use scene::tmux::Tmux;
+use serde_json::Value;
+
+const DPIPE: &str = env!("CARGO_BIN_EXE_dpipe");
+
+/// A process that offers statistics until it is dropped.
+struct Offering(Child);
+
+impl Offering {
+    fn start(runtime: &Path, allowed: &str) -> Offering {
+        let mut command = Command::new(DPIPE);
+        command.args(["log", "bench", "--seconds", "100", "--dir"]).arg(runtime);
+        command.env("XDG_RUNTIME_DIR", runtime).env("DATAPIPES_OFFER", allowed);
+        Offering(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Offering {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The output of one look.
+fn look(runtime: &Path) -> Value {
+    let mut command = Command::new(DPIPE);
+    command.args(["top", "--once", "--json", "--interval", "0.3"]).env("XDG_RUNTIME_DIR", runtime);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn wait_for_page(runtime: &Path, pid: u32) -> std::path::PathBuf {
+    let begin = Instant::now();
+    loop {
+        let pages = std::fs::read_dir(runtime.join("datapipes")).into_iter().flatten().flatten();
+        let found = pages.map(|page| page.path()).find(|page| {
+            page.file_name().unwrap().to_str().unwrap().starts_with(&format!("{pid}-"))
+        });
+        match found {
+            Some(page) => return page,
+            None => assert!(begin.elapsed() < Duration::from_secs(60), "no page of {pid}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_process_is_seen_while_it_lives_and_only_if_it_offers() {
+    let folder = folder();
+    let silent = Offering::start(folder.at(), "0");
+    let child = Offering::start(folder.at(), "1");
+    let pid = child.0.id();
+    let page = wait_for_page(folder.at(), pid);
+    assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(page.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    let shown = look(folder.at());
+    let rows = shown["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["kind"] == "log").unwrap_or_else(|| panic!("{shown:#}"));
+    assert_eq!((row["pid"].as_u64(), row["program"].as_str()), (Some(pid.into()), Some("dpipe log bench")));
+    assert!(row["per_second"].as_f64().unwrap() > 0.0 && row["p99_ns"].as_u64().unwrap() > 0, "{row:#}");
+    assert!(rows.iter().all(|row| row["pid"].as_u64() != Some(silent.0.id().into())), "{shown:#}");
+    assert_eq!(shown["troubles"].as_array().unwrap().len(), 0, "{shown:#}");
+    // No name of a file is in it.
+    let text = String::from_utf8_lossy(&std::fs::read(&page).unwrap()).into_owned();
+    assert!(!text.contains(folder.at().to_str().unwrap()), "{text}");
+    // It is killed and cannot remove its page: the next look does.
+    drop(child);
+    assert!(page.exists());
+    let shown = look(folder.at());
+    assert!(shown["rows"].as_array().unwrap().is_empty() && !page.exists(), "{shown:#}");
+}
+
+#[test]
+fn hostile_pages_harm_their_own_rows_only() {
+    let folder = folder();
+    let child = Offering::start(folder.at(), "1");
+    let honest = wait_for_page(folder.at(), child.0.id());
+    let pages = folder.at().join("datapipes");
+    let me = std::process::id();
+    let good = std::fs::read(&honest).unwrap();
+    let hostile: [(&str, Vec<u8>); 6] = [
+        ("1-1-0", Vec::new()),
+        ("1-2-0", b"DPSTATS1".to_vec()),
+        ("1-3-0", vec![0xff; 100_000]),
+        ("1-4-0", good.clone()),
+        ("1-5-0", [b"DPSTATS1".as_slice(), &[1; 8], &1u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0; 40]].concat()),
+        ("not-a-page", b"x".to_vec()),
+    ];
+    for (name, bytes) in &hostile {
+        std::fs::write(pages.join(name), bytes).unwrap();
+    }
+    symlink("/etc/passwd", pages.join("1-6-0")).unwrap();
+    std::fs::create_dir(pages.join("1-7-0")).unwrap();
+    assert!(Command::new("mkfifo").arg(pages.join("1-8-0")).status().unwrap().success());
+    // Words for the terminal, in a page that is whole.
+    let started = started(me);
+    let text = "{\"program\": \"\\u001b[2Jx\", \"measurements\": [{\"name\": \"datapipes_pipe_bytes_total\", \
+                \"samples\": [{\"labels\": {\"pipe\": \"\\u001b]0;x\\u0007\"}, \"value\": 1}]}]}";
+    std::fs::write(pages.join(format!("{me}-{started}-0")), page(&good, me, started, text)).unwrap();
+    std::fs::write(pages.join(format!("{me}-{started}-1")), page(&good, me, started, &"[".repeat(100_000))).unwrap();
+    let shown = look(folder.at());
+    let rows = shown["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["kind"] == "log" && row["pid"] == child.0.id()), "{shown:#}");
+    let mine: Vec<&Value> = rows.iter().filter(|row| row["pid"] == me).collect();
+    assert_eq!(mine.len(), 1, "{shown:#}");
+    assert!(!shown.to_string().contains("\\u001b"), "{shown}");
+    assert!(shown["troubles"].as_array().unwrap().len() >= 7, "{shown:#}");
+    // A page that is cut and grown while it is read.
+    let cut = std::fs::File::options().write(true).open(&honest).unwrap();
+    for _ in 0..20 {
+        cut.set_len(10).unwrap();
+        look(folder.at());
+    }
+    // Others may look into the folder: then it is not used.
+    std::fs::set_permissions(&pages, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let shown = look(folder.at());
+    assert!(shown["rows"].as_array().unwrap().is_empty(), "{shown:#}");
+    assert!(shown["troubles"].to_string().contains("others may enter"), "{shown:#}");
+}
+
+/// When a process began, from /proc.
+fn started(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap()
+}
+
+/// A whole page of a process, with the rest of its head from another one.
+fn page(like: &[u8], pid: u32, started: u64, text: &str) -> Vec<u8> {
+    let mut page = like[..64].to_vec();
+    let sum = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |s, b| (s ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    page[8..16].copy_from_slice(&2u64.to_le_bytes());
+    page[16..20].copy_from_slice(&pid.to_le_bytes());
+    page[20..24].copy_from_slice(&u32::try_from(text.len()).unwrap().to_le_bytes());
+    page[24..32].copy_from_slice(&started.to_le_bytes());
+    page[48..56].copy_from_slice(&sum.to_le_bytes());
+    [page, text.as_bytes().to_vec()].concat()
+}
+
+#[test]
+fn the_view_takes_keys_and_sizes_and_gives_the_terminal_back() {
+    let folder = folder();
+    let Some(tmux) = Tmux::start("top view", folder.at(), (120, 30)) else { return };
+    let _child = Offering::start(folder.at(), "1");
+    tmux.line("echo bef''ore; stty -a > before.txt; dpipe top --interval 0.2; echo code=$?; stty -a > after.txt");
+    let screen = tmux.wait_for("dpipe log bench");
+    assert!(screen.contains("by rate") && screen.contains("HITS") && !screen.contains("before"), "{screen}");
+    tmux.key("s");
+    tmux.wait_for("by per second");
+    tmux.key("p");
+    tmux.wait_for("PAUSED");
+    tmux.key("p");
+    tmux.wait_until(|screen| !screen.contains("PAUSED"));
+    tmux.line("/nothing has this");
+    tmux.wait_for("No row has the words");
+    tmux.key("/");
+    tmux.key("Escape");
+    tmux.wait_for("dpipe log bench");
+    tmux.resize(40, 10);
+    let screen = tmux.wait_until(|screen| screen.contains("q quit") && screen.lines().count() <= 10 && screen.contains("log"));
+    assert!(screen.lines().all(|line| line.chars().count() <= 40), "{screen}");
+    tmux.resize(120, 30);
+    tmux.wait_for("HITS");
+    tmux.key("q");
+    let screen = tmux.wait_for("code=0");
+    assert!(screen.contains("before") && !screen.contains("by per second"), "{screen}");
+    let text = |name: &str| std::fs::read_to_string(folder.at().join(name)).unwrap_or_default();
+    let begin = Instant::now();
+    while text("after.txt").is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let settings = |text: String| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(settings(text("before.txt")), settings(text("after.txt")));
+
+    // Ctrl-C, a signal, and a panic.
+    for (line, key, code) in [
+        ("dpipe top", "C-c", "code=0"),
+        ("DPIPE_TOP_PANICS=1 dpipe top", "", "code=101"),
+        ("(sleep 1; kill $(cat pid)) & sh -c 'echo $$ > pid; exec dpipe top'", "", "code=143"),
+    ] {
+        tmux.line("clear");
+        tmux.line(&format!("{line}; echo code=$?; stty -a > after.txt; echo do''ne"));
+        if !key.is_empty() {
+            tmux.wait_for("by rate");
+            tmux.key(key);
+        }
+        let screen = tmux.wait_for("done");
+        assert!(screen.contains(code), "{line}: {screen}");
+        assert_eq!(settings(text("before.txt")), settings(text("after.txt")), "{line}");
+        assert_eq!(screen.contains("as the test asked"), code == "code=101", "{screen}");
+    }
+}

@@ -1,0 +1,163 @@
+//! The folder with the pages of a user.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::page::{self, OfferedPage, PageOwner};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The most pages that are read: more than that is not a view that a person could use.
+const MAX_PAGES: usize = 1000;
+/// A page that cannot be read is removed when it is so old, and the process in its name is gone.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// The open folder.
+pub(super) struct Folder {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+impl Folder {
+    /// Opens the folder; makes it if it is not there.
+    pub(super) fn create() -> Result<Folder> {
+        let path = path();
+        match rustix::fs::mkdir(&path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(Error::os("create", e.raw_os_error(), path.display().to_string())),
+        }
+        Folder::open(path)
+    }
+
+    /// Opens the folder, if there is one.
+    pub(super) fn existing() -> Result<Option<Folder>> {
+        match Folder::open(path()) {
+            Err(e) if e.errno() == Some(libc::ENOENT) => Ok(None),
+            folder => folder.map(Some),
+        }
+    }
+
+    /// Others can make the folder in /dev/shm before its user does: what counts is what it is.
+    fn open(path: PathBuf) -> Result<Folder> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
+        let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(fail)?;
+        let stat = rustix::fs::fstat(&fd).map_err(fail)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            let why = format!("{} is another user's, or others may enter it", path.display());
+            return Err(Error::new(ErrorKind::PermissionDenied, "open", why)
+                .with_advice("remove it, or set XDG_RUNTIME_DIR to a folder of your own"));
+        }
+        Ok(Folder { path, fd })
+    }
+
+    /// Makes a new, empty page for this process. Returns its name, too.
+    pub(super) fn new_page(&self, owner: PageOwner) -> Result<(OwnedFd, String)> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for nth in 0..100 {
+            let name = format!("{}-{}-{nth}", owner.pid, owner.started);
+            match rustix::fs::openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => return Ok((file, name)),
+                Err(Errno::EXIST) => {}
+                Err(e) => {
+                    let path = self.path.join(&name);
+                    return Err(Error::os("create", e.raw_os_error(), path.display().to_string()));
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, "create", "this process offers 100 pages of statistics"))
+    }
+
+    /// Removes a page; that it is gone already is as good.
+    pub(super) fn remove(&self, name: &str) {
+        let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::empty());
+    }
+
+    /// Reads all pages, by the process numbers in their names.
+    pub(super) fn pages(&self) -> Result<Vec<OfferedPage>> {
+        let fail = |e: Errno| Error::os("read", e.raw_os_error(), self.path.display().to_string());
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&self.fd).map_err(fail)? {
+            let name = OsString::from(std::ffi::OsStr::from_bytes(entry.map_err(fail)?.file_name().to_bytes()));
+            let Some((name, owner)) = name.to_str().and_then(|name| Some((name, of_name(name)?))) else { continue };
+            if found.len() == MAX_PAGES {
+                break;
+            }
+            if let Some(page) = self.page(name, owner) {
+                found.push(page);
+            }
+        }
+        found.sort_by(|a, b| (a.owner.pid, a.owner.started).cmp(&(b.owner.pid, b.owner.started)));
+        Ok(found)
+    }
+
+    /// Reads a page. `None` for one that is gone, or whose process is.
+    fn page(&self, name: &str, owner: PageOwner) -> Option<OfferedPage> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return None,
+            Err(e) => return Some(OfferedPage::unreadable(owner, format!("it cannot be opened: {e}"))),
+        };
+        let stat = match rustix::fs::fstat(&file) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
+            _ => return Some(OfferedPage::unreadable(owner, "it is not a file".to_owned())),
+        };
+        let read = page::read(&file, owner);
+        let is_over = match &read {
+            Ok((namespace, _)) => *namespace == page::pid_namespace() && !owner.is_alive(),
+            Err(_) => is_old(&stat) && !owner.is_alive(),
+        };
+        if is_over {
+            self.remove(name);
+            return None;
+        }
+        Some(match read {
+            // Its number means another process here, or none.
+            Ok((namespace, _)) if namespace != page::pid_namespace() => return None,
+            Ok((_, page)) => page,
+            Err(why) => OfferedPage::unreadable(owner, why),
+        })
+    }
+}
+
+/// The folder of this user.
+fn path() -> PathBuf {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute());
+    match own {
+        Some(dir) => Path::new(&dir).join("datapipes"),
+        None => PathBuf::from(format!("/dev/shm/datapipes-{}", rustix::process::geteuid().as_raw())),
+    }
+}
+
+/// The process in the name of a page: `PID-START-N`.
+fn of_name(name: &str) -> Option<PageOwner> {
+    let mut parts = name.split('-');
+    let owner = PageOwner { pid: parts.next()?.parse().ok()?, started: parts.next()?.parse().ok()? };
+    let is_whole = parts.next()?.parse::<u32>().is_ok() && parts.next().is_none();
+    (is_whole && owner.pid > 0).then_some(owner)
+}
+
+fn is_old(stat: &Stat) -> bool {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let changed = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+    now.checked_sub(changed).is_some_and(|age| age > GIVE_UP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_processes() {
+        assert_eq!(of_name("12-345-0"), Some(PageOwner { pid: 12, started: 345 }));
+        for odd in ["", "12", "12-345", "12-345-", "12-345-0-1", "-1-2-3", "0-1-2", "x-1-2", "12-99999999999999999999999-0"] {
+            assert_eq!(of_name(odd), None, "{odd}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Pages of statistics: whole while they are written, gone with their process, not of a child.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use datapipes_core::ErrorKind;
+use datapipes_core::offer::{self, PageWriter, StatisticsOffer};
+use datapipes_metrics::{Label, Sample, vocabulary};
+
+fn samples(count: u64) -> Vec<Sample> {
+    let one = |n: u64| Sample::new(&vocabulary::PIPE_BYTES, count).label(Label::Pipe, n.to_string());
+    (0..count).map(one).collect()
+}
+
+/// The values in the text of a page: all are the number of samples.
+fn values(text: &str) -> Vec<u64> {
+    let text: serde_json::Value = serde_json::from_str(text).unwrap();
+    let families = text["measurements"].as_array().unwrap();
+    let samples = families.iter().flat_map(|family| family["samples"].as_array().unwrap());
+    samples.map(|sample| sample["value"].as_u64().unwrap()).collect()
+}
+
+fn wait_until(mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// One test, for it sets variables of the environment.
+#[test]
+fn pages_are_whole_private_and_gone_with_their_process() {
+    let folder = datapipes_testkit::TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // SAFETY: no other thread of this program reads the environment now: this is its only test.
+    unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder.at()) };
+    assert!(offer::pages().unwrap().is_empty());
+
+    // What is read is what was written at one moment, whatever the writer does.
+    let mut page = PageWriter::create("writer").unwrap();
+    page.write(&samples(3)).unwrap();
+    let seen = offer::pages().unwrap();
+    assert_eq!((seen.len(), seen[0].owner.pid), (1, std::process::id()));
+    assert_eq!(values(seen[0].text.as_ref().unwrap()), [3; 3]);
+    assert!(seen[0].text.as_ref().unwrap().contains("\"writer\"") && seen[0].age < Duration::from_secs(60));
+    let done = AtomicBool::new(false);
+    let looks = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut looks = 0;
+            while !done.load(Relaxed) {
+                let seen = offer::pages().unwrap();
+                // The writer never rests, so a look may find no rest; it never finds a mixture.
+                if let Ok(text) = &seen[0].text {
+                    let values = values(text);
+                    assert!(values.iter().all(|value| *value == values.len() as u64), "{values:?}");
+                    looks += 1;
+                }
+            }
+            looks
+        });
+        for n in 0..3000 {
+            page.write(&samples(1 + n % 50)).unwrap();
+            if n % 10 == 0 {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        }
+        done.store(true, Relaxed);
+        reader.join().unwrap()
+    });
+    assert!(looks > 10, "{looks}");
+
+    // More than a page holds is cut, and what is left is whole.
+    page.write(&samples(20_000)).unwrap();
+    let text = offer::pages().unwrap()[0].text.clone().unwrap();
+    assert!(text.len() <= 256 << 10 && (1000..20_000).contains(&values(&text).len()), "{}", text.len());
+
+    // A child neither writes nor removes its parent's page.
+    // SAFETY: the child calls what its own copy of this thread may call, and exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = page.write(&[]).is_err_and(|e| e.kind() == ErrorKind::Forked);
+        drop(page);
+        // SAFETY: it ends this process.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is a live variable, and the child is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(offer::pages().unwrap().len(), 1);
+    drop(page);
+    assert!(offer::pages().unwrap().is_empty());
+
+    // From a thread of its own; what panics there ends the offer, and nothing else.
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let read = || {
+        assert!(CALLS.fetch_add(1, Relaxed) < 3, "as the test asked");
+        samples(2)
+    };
+    let offered = StatisticsOffer::start("thread", read).unwrap();
+    wait_until(|| offer::pages().unwrap().iter().any(|page| page.text.as_ref().is_ok_and(|text| values(text) == [2; 2])));
+    wait_until(|| !offered.is_on());
+    assert!(offer::pages().unwrap().is_empty());
+    drop(offered);
+    drop(StatisticsOffer::start("short", || samples(1)).unwrap());
+    assert!(offer::pages().unwrap().is_empty());
+
+    // SAFETY: as above; the threads of the offers have ended.
+    unsafe { std::env::set_var("DATAPIPES_OFFER", "0") };
+    let forbidden = StatisticsOffer::start("forbidden", || samples(1)).unwrap();
+    assert!(!forbidden.is_on() && offer::pages().unwrap().is_empty() && !offer::is_allowed());
+}
