@@ -63,7 +63,7 @@ Nothing is at the output's name unless all of it arrived.",
         "dpipe stream --from file:data.bin --through exec:'tr a-z A-Z' --output upper.bin",
         "dpipe stream --from - --through gzip --placement central --output - < lines.txt > lines.gz",
         "dpipe stream --from generate:8M --placement all --output stream.bin",
-        "dpipe stream --from generate:8M --placement all --output stream.bin --svg channels.svg",
+        "dpipe stream --from generate:8M --placement all --output stream.bin --plot channels.svg",
     ],
 };
 
@@ -139,8 +139,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the data channels under each placement that ran, as SVG
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
     /// and at the end
     #[arg(long, value_name = "FILE")]
@@ -223,7 +223,7 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> 
         runs.push(run);
         metrics.keep(runs.iter().flat_map(Run::samples).collect());
     }
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.plot {
         save(path, &picture::svg(&runs))?;
     }
     let is_wrong = runs.iter().any(|run| run.verified == Some(false));

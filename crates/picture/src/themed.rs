@@ -124,13 +124,16 @@ impl Lettering {
         lines
     }
 
-    /// A word in pieces that fit a line.
+    /// A word in pieces that fit a line. A path is broken behind a slash, if there is one.
     fn pieces(&self, word: &str, room: f64) -> Vec<String> {
         let mut pieces = vec![String::new()];
         for letter in word.chars() {
             let last = pieces.len() - 1;
             if !pieces[last].is_empty() && self.width_of(&format!("{}{letter}", pieces[last])) > room {
-                pieces.push(letter.to_string());
+                let slash = pieces[last].rfind('/').map_or(pieces[last].len(), |at| at + 1);
+                let mut rest = pieces[last].split_off(slash);
+                rest.push(letter);
+                pieces.push(rest);
             } else {
                 pieces[last].push(letter);
             }

@@ -26,7 +26,7 @@ Nothing is moved or created, but for the picture. It is an error (2) if no route
         "dpipe explain data.bin dram:",
         "dpipe explain dram:1M new.bin --bypass-page-cache",
         "dpipe explain data.bin dram: --size 1G --deny uring-direct --json",
-        "dpipe explain data.bin dram: --svg route.svg",
+        "dpipe explain data.bin dram: --plot route.svg",
     ],
 };
 
@@ -50,8 +50,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the places, the candidates with their costs, and the reasons, as SVG
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let typical = args.size.unwrap_or(source.len()?).max(1);
     let target = stand_in(&machine, &target, typical.min(TYPICAL))?;
     let route = machine.explain(&source, &target, &args.demands.constraints(typical))?;
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.plot {
         save(path, &picture::svg(&route, typical))?;
     }
     if args.json {

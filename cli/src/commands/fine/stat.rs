@@ -21,8 +21,8 @@ use crate::table::save;
 const ENDING: Ending = Ending {
     notes: "\
 The files are not changed. With --plot, the load changes, and the picture shows how the cache
-follows: its hit ratio, threshold and slabs of each size class over the reads. With --svg, the
-picture shows how the memory budget is divided at the end.",
+follows: its hit ratio, threshold and slabs of each size class over the reads. With
+--plot-memory, the picture shows how the memory budget is divided at the end.",
     zero: "the metrics are shown",
     one: None,
     examples: &[
@@ -30,7 +30,7 @@ picture shows how the memory budget is divided at the end.",
         "dpipe fine stat data.bin --load 128@zipf:1.1,512@scan --reads 5000 --memory 4M --json",
         "seq 0 4096 409600 | dpipe fine stat data.bin --load 100@stdin --batch 1 --memory 4M",
         "dpipe fine stat data.bin --reads 5000 --memory 4M --plot cache.svg",
-        "dpipe fine stat data.bin --reads 5000 --memory 4M --svg memory.svg --metrics cache.prom",
+        "dpipe fine stat data.bin --reads 5000 --memory 4M --plot-memory memory.svg --metrics cache.prom",
     ],
 };
 
@@ -65,11 +65,11 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Draw how the cache of the first file followed the load, as SVG
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "svg", value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Draw the memory of the cache of the first file, as it is at the end, as SVG
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    plot_memory: Option<PathBuf>,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
     /// and at the end
     #[arg(long, value_name = "FILE")]
@@ -150,7 +150,7 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>) -> Result<CommandStatus> {
             crate::system::files::write_text(path, &picture)?;
             note(&format!("drawn in {}\n", path.display()));
         }
-        if let (Some(path), 0) = (&args.svg, number) {
+        if let (Some(path), 0) = (&args.plot_memory, number) {
             save(path, &memory::svg(&fine.metrics(), args.memory, reads))?;
         }
         let file = file.display().to_string();
