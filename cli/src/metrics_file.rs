@@ -6,11 +6,11 @@
 //! says since when.
 
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use datapipes::Result;
+use datapipes::locks::Mutex;
 use datapipes_metrics::{Label, Sample, prometheus, vocabulary};
 
 use crate::outcome::{CommandStatus, note, print_error, shown};
@@ -95,7 +95,7 @@ impl<'a> CommandMetrics<'a> {
     /// Keeps what the command counted.
     pub(crate) fn keep(&self, samples: Vec<Sample>) {
         if self.path.is_some() {
-            *self.kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = samples;
+            *self.kept.lock() = samples;
         }
     }
 
@@ -136,9 +136,7 @@ impl<'a> CommandMetrics<'a> {
     fn samples(&self, standing: Standing) -> Vec<Sample> {
         let mut samples: Vec<Sample> = Standing::ALL
             .into_iter()
-            .map(|each| {
-                Sample::new(&vocabulary::COMMAND_STATE, each == standing).label(Label::Outcome, each.name())
-            })
+            .map(|each| Sample::new(&vocabulary::COMMAND_STATE, each == standing).label(Label::Outcome, each.name()))
             .collect();
         samples.push(Sample::new(&vocabulary::COMMAND_BEGAN, self.began_at));
         if standing != Standing::Running {
@@ -148,7 +146,7 @@ impl<'a> CommandMetrics<'a> {
         samples.push(Sample::new(&vocabulary::COMMAND_CPU, child::family_cpu_seconds()));
         let mut samples: Vec<Sample> =
             samples.into_iter().map(|sample| sample.label(Label::Command, self.command)).collect();
-        samples.extend(self.kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter().cloned());
+        samples.extend(self.kept.lock().iter().cloned());
         samples
     }
 }

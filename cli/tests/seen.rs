@@ -59,11 +59,15 @@ fn each_command_says_how_it_ended_and_what_it_did() {
 
     let text = good(&["fine", "stat", "in", "--reads", "500", "--memory", "4M"]);
     assert_eq!(state(&text, "fine stat"), "completed");
-    let reads = ["hit", "miss"].map(|outcome| value(&text, &format!("datapipes_cache_reads_total{{outcome=\"{outcome}\"}}")));
+    let reads =
+        ["hit", "miss"].map(|outcome| value(&text, &format!("datapipes_cache_reads_total{{outcome=\"{outcome}\"}}")));
     assert!(reads[0].unwrap() + reads[1].unwrap() >= 500.0);
 
     let text = good(&["checkpoint", "save", "saves", "in"]);
-    assert_eq!((state(&text, "checkpoint save").as_str(), value(&text, "datapipes_checkpoint_bytes")), ("completed", Some(f64::from(3 << 20))));
+    assert_eq!(
+        (state(&text, "checkpoint save").as_str(), value(&text, "datapipes_checkpoint_bytes")),
+        ("completed", Some(f64::from(3 << 20)))
+    );
     let text = good(&["log", "bench", "--seconds", "0.1", "--dir", "."]);
     assert!(state(&text, "log bench") == "completed" && value(&text, "datapipes_log_records_total").unwrap() > 0.0);
     let text = good(&["stream", "--from", "file:in", "--output", "streamed"]);
@@ -125,7 +129,9 @@ fn pictures_are_drawn_of_what_is_there() {
     let told = scene::json(&text);
     let rejected = told["rejected"].as_array().unwrap();
     assert!(rejected.iter().any(|other| other["quality"]["bytes_per_second"].is_number()), "{told}");
-    for primitive in rejected.iter().chain(told["hops"].as_array().unwrap()).map(|one| one["primitive"].as_str().unwrap()) {
+    for primitive in
+        rejected.iter().chain(told["hops"].as_array().unwrap()).map(|one| one["primitive"].as_str().unwrap())
+    {
         assert!(route.contains(&format!(">{primitive}</text>")), "{primitive}");
     }
     let memory = draw(&["fine", "stat", "in", "--reads", "2000", "--memory", "4M", "--plot-memory", "m.svg"], "m.svg");

@@ -129,7 +129,8 @@ fn products_are_heard() {
     let machine = datapipes::discover();
     let heard = heard_of(|| {
         // A sort in less memory than it has bytes.
-        let numbers: Vec<u8> = (0..4_000_000_u64).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+        let numbers: Vec<u8> =
+            (0..4_000_000_u64).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
         std::fs::write(folder.path("in"), &numbers).unwrap();
         let format = RecordFormat::Records { len: 8, key_at: 0, key_len: 8, reverse: false };
         let job = SortJob::new(&machine, format, folder.path("in"), folder.path("out")).unwrap();
@@ -143,19 +144,32 @@ fn products_are_heard() {
         });
         let (region, again) = (Dram::allocate(8192).unwrap(), Dram::allocate(8192).unwrap());
         let store = Checkpoints::at(&machine, folder.path("saves"));
-        let saved = store.save(&[("a", &region)], &SaveOptions::default(), &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
-        store.open(saved.number).unwrap().restore_into(&[("a", &again)], &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+        let saved = store
+            .save(&[("a", &region)], &SaveOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()))
+            .unwrap();
+        store
+            .open(saved.number)
+            .unwrap()
+            .restore_into(&[("a", &again)], &mut |_| std::ops::ControlFlow::Continue(()))
+            .unwrap();
     });
     assert_eq!(heard.named("sort").len(), 1);
     assert_eq!(heard.named("sort")[0].fields["memory_bytes"], (16 << 20).to_string());
     assert!(!heard.named("merge_pass").is_empty());
-    let segments: u64 = heard.named("log_rotation").iter().map(|line| line.fields["segments"].parse::<u64>().unwrap()).sum();
+    let segments: u64 =
+        heard.named("log_rotation").iter().map(|line| line.fields["segments"].parse::<u64>().unwrap()).sum();
     assert!(segments >= 4, "{segments}");
     assert_eq!(heard.named("checkpoint_save")[0].fields["len_bytes"], "8192");
     assert_eq!(heard.named("checkpoint_restore")[0].fields["number"], "1");
-    assert!(heard.0.lock().unwrap().iter().all(|line| {
-        line.fields.values().all(|value| !value.contains(folder.at().to_str().unwrap()))
-    }), "a path of the user");
+    assert!(
+        heard
+            .0
+            .lock()
+            .unwrap()
+            .iter()
+            .all(|line| { line.fields.values().all(|value| !value.contains(folder.at().to_str().unwrap())) }),
+        "a path of the user"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Samples for the crate `metrics`, the facade that many programs and exporters know.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use metrics::{Key, Level, Metadata, Unit as FacadeUnit, with_recorder};
 
@@ -25,7 +25,7 @@ use crate::vocabulary;
 #[derive(Debug, Default)]
 pub struct FacadePublisher {
     /// What was recorded of each histogram, by the name and labels of its samples.
-    recorded: HashMap<(&'static str, Vec<(Label, String)>), Histogram>,
+    recorded: BTreeMap<(&'static str, Vec<(Label, String)>), Histogram>,
 }
 
 const METADATA: Metadata<'static> = Metadata::new("datapipes", Level::INFO, None);
@@ -50,7 +50,8 @@ impl FacadePublisher {
     pub fn publish(&mut self, samples: &[Sample]) {
         for sample in samples {
             let measurement = sample.measurement();
-            let labels = sample.labels().iter().map(|(label, value)| metrics::Label::new(label.as_str(), value.clone()));
+            let labels =
+                sample.labels().iter().map(|(label, value)| metrics::Label::new(label.as_str(), value.clone()));
             let key = Key::from_parts(measurement.name, labels.collect::<Vec<_>>());
             with_recorder(|recorder| match (kind(measurement), sample.value()) {
                 (MeasurementKind::Counter, SampleValue::Integer(value)) => {

@@ -203,10 +203,11 @@ fn rows(decision: &Decision) -> Vec<Row<'_>> {
         let mut of_leg: Vec<&RouteCandidate> = decision.candidates.iter().filter(|c| c.leg == leg).collect();
         let key = |c: &RouteCandidate| (c.verdict, c.estimate_ns.unwrap_or(f64::MAX));
         of_leg.sort_by(|a, b| key(a).0.cmp(&key(b).0).then(key(a).1.total_cmp(&key(b).1)));
-        rows.extend(of_leg.into_iter().map(|candidate| Row::Of {
-            candidate,
-            why: Lettering::new(SMALL).wrap(&candidate.why, WHY_WIDTH, 5),
-        }));
+        rows.extend(
+            of_leg
+                .into_iter()
+                .map(|candidate| Row::Of { candidate, why: Lettering::new(SMALL).wrap(&candidate.why, WHY_WIDTH, 5) }),
+        );
     }
     rows
 }

@@ -302,9 +302,10 @@ impl ThemedDrawing {
     pub fn finish(self) -> String {
         let ThemedDrawing { size: (width, height), title, description, body, .. } = self;
         // Several pictures may stand on one page, and their names must not be the same.
-        let id = title.bytes().chain(description.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        });
+        let id = title
+            .bytes()
+            .chain(description.bytes())
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
              height=\"{height:.0}\" font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\" \

@@ -139,7 +139,8 @@ fn whatever_the_words_are_a_picture_is_one_document() {
 
 #[test]
 fn what_is_not_a_document_is_found() {
-    for wrong in ["<a>", "<a></b>", "<a b=\"1\" b=\"2\"/>", "<a>&</a>", "<a>\u{1}</a>", "<a b=1/>", "<a/><b/>", "</a>"] {
+    for wrong in ["<a>", "<a></b>", "<a b=\"1\" b=\"2\"/>", "<a>&</a>", "<a>\u{1}</a>", "<a b=1/>", "<a/><b/>", "</a>"]
+    {
         assert!(fault(wrong).is_some(), "{wrong}");
     }
     assert_eq!(fault("<a b=\"&lt;\"><c/>d &amp; e</a>\n"), None);

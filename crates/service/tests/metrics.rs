@@ -64,14 +64,20 @@ fn metrics_are_fetched_over_tcp_and_show_no_client() {
     others_are_served(&service);
     let _client = service.client();
     let text = until(&service, "datapipes_service_clients", |clients| clients == 1.0);
-    assert!(text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{text}");
+    assert!(
+        text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+        "{text}"
+    );
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())) && head.contains("Connection: close"));
     assert_eq!(value(body, "datapipes_runtime_transfers_total{outcome=\"completed\"}"), 1.0);
     assert!(value(body, "datapipes_runtime_transfer_seconds_count{class=\"normal\"}") >= 1.0, "times are measured");
     assert!(!body.contains("datapipes_client_") && !body.contains("datapipes_flow_"), "{body}");
     let head = answer(connect(port(&service)), b"HEAD /metrics HTTP/1.0\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n") && !head.contains("# HELP"), "{head}");
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n") && !head.contains("# HELP"),
+        "{head}"
+    );
     let other = answer(connect(port(&service)), b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(other.starts_with("HTTP/1.1 404 ") && other.contains("/metrics"), "{other}");
     // Only this machine reaches it.
@@ -156,7 +162,8 @@ fn metrics_at_a_passed_socket_need_no_network_of_their_own() {
     let socket = dir.0.join("s");
     let start = |names: &str, passed: Stdio| {
         let mut command = Command::new("sh");
-        let script = format!("export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={names}; exec \"$0\" \"$@\" 3<&0 </dev/null");
+        let script =
+            format!("export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={names}; exec \"$0\" \"$@\" 3<&0 </dev/null");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_dpiped"), "--socket"]).arg(&socket).stdin(passed);
         command
     };
@@ -248,8 +255,10 @@ fn prometheus_itself_reads_the_metrics_and_answers_the_dashboard() {
             queries += 1;
         }
     }
-    assert!(queries > 20 && prometheus.query("sum(")
-        .is_some_and(|answer| answer["status"] == "error"), "an error would be seen");
+    assert!(
+        queries > 20 && prometheus.query("sum(").is_some_and(|answer| answer["status"] == "error"),
+        "an error would be seen"
+    );
     // Of the queries about the service, those whose series exist have values.
     for name in ["datapipes_service_clients", "datapipes_client_mapped_bytes", "runtime_transfer_seconds_bucket"] {
         assert!(with_result.iter().any(|query| query.contains(name)), "nothing for {name}: {with_result:?}");

@@ -13,7 +13,8 @@ pub(crate) fn run() -> TaskResult<()> {
     steps.run("test", || test::run(&[]));
     // Spans and events, and the recorder of the crate `metrics`, are in no program unless asked for.
     let of = "datapipes/sort,datapipes/cache,datapipes/log,datapipes/fabric,datapipes/tracing,datapipes-metrics/facade";
-    let features = ["-p", "datapipes", "-p", "datapipes-metrics", "--features", of, "--test", "tracing", "--test", "facade"];
+    let features =
+        ["-p", "datapipes", "-p", "datapipes-metrics", "--features", of, "--test", "tracing", "--test", "facade"];
     steps.run("features", || test::run(&features.map(str::to_owned)));
     steps.run("shuttle", || shuttle::run(&[]));
     packages::add_steps(&mut steps);

@@ -8,7 +8,9 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
 use datapipes::{AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
-use datapipes_durable::checkpoint::{Checkpoint, CheckpointEntry, Checkpoints, Fallback, Manifest, SaveOptions, SavedCheckpoint};
+use datapipes_durable::checkpoint::{
+    Checkpoint, CheckpointEntry, Checkpoints, Fallback, Manifest, SaveOptions, SavedCheckpoint,
+};
 use serde::Serialize;
 
 use crate::any_locator::open_to_read;

@@ -50,8 +50,8 @@ pub use quotas::limits::ServiceLimits;
 use descriptors::guard;
 use descriptors::intake::Intake;
 use entrance::accept;
-use quotas::account::{Ledger, Most};
 use pulse::Pulse;
+use quotas::account::{Ledger, Most};
 use shared::Shared;
 use wake::{event, ring};
 

@@ -68,9 +68,8 @@ impl Run {
     pub(in crate::commands::stream) fn samples(&self) -> Vec<Metric> {
         let of = |(at, edge): (usize, &Edge)| {
             let pipe = format!("{} {at}", self.placement.name());
-            [(&vocabulary::CHANNEL_BLOCKS, edge.blocks), (&vocabulary::CHANNEL_BYTES, edge.bytes)].map(|(which, n)| {
-                Metric::new(which, n).label(Label::Pipe, pipe.clone()).label(Label::Direction, "out")
-            })
+            [(&vocabulary::CHANNEL_BLOCKS, edge.blocks), (&vocabulary::CHANNEL_BYTES, edge.bytes)]
+                .map(|(which, n)| Metric::new(which, n).label(Label::Pipe, pipe.clone()).label(Label::Direction, "out"))
         };
         self.edges.iter().enumerate().flat_map(of).collect()
     }

@@ -96,8 +96,9 @@ pub(in crate::server) fn bind_path(path: &Path, mode: u32, kind: SocketType) -> 
         Err(e) => return Err(fail(e)),
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
             let context = format!("{}: there is a file that is not a socket", path.display());
-            return Err(Error::new(ErrorKind::InvalidInput, "listen", context)
-                .with_advice("remove it, or choose another path"));
+            return Err(
+                Error::new(ErrorKind::InvalidInput, "listen", context).with_advice("remove it, or choose another path")
+            );
         }
         Ok(_) => {
             // We have the lock, so no other dpiped serves it; another program may.

@@ -23,7 +23,10 @@ pub(super) struct MetricsConnection {
 
 enum Stage {
     Reads(Vec<u8>),
-    Writes { answer: Arc<[u8]>, at: usize },
+    Writes {
+        answer: Arc<[u8]>,
+        at: usize,
+    },
     /// The answer was sent. What the client still sends is dropped: closed with bytes unread, the
     /// kernel would reset the connection, and the client could lose the answer.
     Ends,

@@ -57,10 +57,8 @@ impl Endpoint<'_> {
         let now = Instant::now();
         let accepts = now >= self.accepts_from;
         let listens = if accepts { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![
-            PollFd::new(&self.page.shared.closing, PollFlags::IN),
-            PollFd::new(&self.listener.socket, listens),
-        ];
+        let mut fds =
+            vec![PollFd::new(&self.page.shared.closing, PollFlags::IN), PollFd::new(&self.listener.socket, listens)];
         fds.extend(self.connections.iter().map(MetricsConnection::event));
         let ends = self.connections.iter().map(|connection| connection.until);
         let next = ends.chain((!accepts).then_some(self.accepts_from)).min();

@@ -53,7 +53,6 @@ impl Session {
     /// The status of the service, as this client may see it.
     pub(super) fn status(&self) -> Result<Vec<u8>> {
         let status = service_status(&self.shared, Viewer::User(self.facts.peer.uid))?;
-        serde_json::to_vec(&status)
-            .map_err(|e| Error::new(ErrorKind::System, "report", e.to_string()).with_source(e))
+        serde_json::to_vec(&status).map_err(|e| Error::new(ErrorKind::System, "report", e.to_string()).with_source(e))
     }
 }
