@@ -106,8 +106,18 @@ fn a_command_that_a_signal_ends_says_that() {
         }
     });
     assert_eq!(state(&read(), "copy"), "running");
-    // It catches signals once it moves bytes.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // It catches signals before it moves bytes.
+    let pid = child.id();
+    datapipes_testkit::bounded("it catches SIGTERM", move || {
+        let catches = || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (15 - 1) != 0
+        };
+        while !catches() {
+            std::thread::yield_now();
+        }
+    });
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
     let status = ended(&mut child);
     assert!(!status.success());

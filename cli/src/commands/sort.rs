@@ -43,12 +43,18 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let outcome = prepare(&mut parsed).and_then(|()| match parsed.action {
         Action::Help => print(help::TEXT).map(|()| CommandStatus::Good),
         Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| CommandStatus::Good),
-        Action::Check { quiet } => check::run(&parsed, quiet),
-        Action::Sort | Action::Merge => told(parsed.metrics.as_deref().map(Path::new), "sort", |metrics| {
-            sort(&parsed, metrics).map(|()| CommandStatus::Good)
-        }),
+        Action::Check { quiet } => {
+            told(file_of_metrics(&parsed), "sort", |metrics| metrics.during(Vec::new, || check::run(&parsed, quiet)))
+        }
+        Action::Sort | Action::Merge => {
+            told(file_of_metrics(&parsed), "sort", |metrics| sort(&parsed, metrics).map(|()| CommandStatus::Good))
+        }
     });
     exit_code_in_words("sort", outcome, |error| words::words(error, &places::folders(&parsed)))
+}
+
+fn file_of_metrics(parsed: &Parsed) -> Option<&Path> {
+    parsed.metrics.as_deref().map(Path::new)
 }
 
 /// Prints warnings and reads the salt of a random order, before any input is read.
