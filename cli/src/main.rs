@@ -10,6 +10,7 @@ mod arguments;
 mod colors;
 mod command_line;
 mod commands;
+mod metrics_file;
 mod offering;
 mod outcome;
 mod picture;

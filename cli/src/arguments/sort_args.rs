@@ -94,6 +94,8 @@ pub(crate) struct Parsed {
     pub(crate) report: bool,
     /// The file for a page about the sort.
     pub(crate) report_html: Option<OsString>,
+    /// The file for metrics.
+    pub(crate) metrics: Option<OsString>,
     pub(crate) explain: bool,
     /// To be shown once on stderr: the environment asks for another order than that of bytes.
     pub(crate) collation_note: Option<String>,
@@ -147,6 +149,7 @@ pub(crate) struct SortArgs {
     progress: Option<bool>,
     report: bool,
     report_html: Option<OsString>,
+    metrics: Option<OsString>,
     explain: bool,
     /// --help or --version: nothing behind it counts.
     stop: Option<Action>,
@@ -347,6 +350,7 @@ impl SortArgs {
             "no-progress" => self.progress = Some(false),
             "report" => self.report = true,
             "report-html" => only(&mut self.report_html, given.to_vec(), "multiple report files specified")?,
+            "metrics" => self.metrics = value.map(OsString::from_vec),
             "explain" => self.explain = true,
             "spill-order" => {
                 let given = find_word(given, "--spill-order", &SPILL_WORDS)?;
@@ -437,6 +441,7 @@ impl SortArgs {
             progress: self.progress,
             report: self.report,
             report_html: self.report_html,
+            metrics: self.metrics,
             explain: self.explain,
             // Records and numbers have no collation.
             collation_note: collation_note.filter(|_| format == Format::Lines),

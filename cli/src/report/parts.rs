@@ -22,7 +22,12 @@ pub(crate) fn page(title: &str) -> HtmlPage {
 const MIB: f64 = (1 << 20) as f64;
 
 /// Rates of sums of bytes, by column and name. Columns in which nothing grew are left out.
-pub(crate) fn rates(recording: &Recording, title: &str, columns: &[(usize, &str)], marks: &[(f64, String)]) -> PageBlock {
+pub(crate) fn rates(
+    recording: &Recording,
+    title: &str,
+    columns: &[(usize, &str)],
+    marks: &[(f64, String)],
+) -> PageBlock {
     let series = columns.iter().map(|(column, name)| {
         let values: Vec<f64> = recording.course.rates(*column).iter().map(|rate| rate / 1e9).collect();
         TimelineSeries { name: (*name).to_owned(), values }
@@ -117,7 +122,8 @@ pub(crate) fn primitives(movements: &[(String, String, Counters)]) -> PageSectio
         (format!("{role}: {primitive}"), counters.bytes as f64, units::bytes(counters.bytes))
     });
     let bars = BarList { caption: "Bytes by primitive".into(), bars: bars.collect() };
-    let columns = ["movement", "primitive", "bytes", "past the page cache", "requests", "bounces", "most at once", "busy"];
+    let columns =
+        ["movement", "primitive", "bytes", "past the page cache", "requests", "bounces", "most at once", "busy"];
     let rows = movements.iter().map(|(role, primitive, c)| {
         vec![
             role.clone(),

@@ -61,6 +61,7 @@ const EXACT: [(&str, Takes); 17] = [
     ("progress", Nothing),
     ("no-progress", Nothing),
     ("report", Nothing),
+    ("metrics", Argument),
     ("explain", Nothing),
     ("memory", Argument),
     ("threads", Argument),

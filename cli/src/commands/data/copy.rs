@@ -16,9 +16,10 @@ use serde::Serialize;
 
 use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
-use crate::colors::Color;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
+use crate::colors::Color;
+use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};
 use crate::report::options::ReportArgs;
@@ -69,6 +70,10 @@ pub(crate) struct Args {
     /// report
     #[arg(long)]
     json: bool,
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
+    /// and at the end
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
     #[command(flatten)]
     report_page: ReportArgs,
     #[command(flatten)]
@@ -103,6 +108,10 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    told(args.metrics.as_deref(), "copy", |metrics| run_told(args, metrics))
+}
+
+fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let (source, target) = (args.source.parse::<Uri>()?, args.target.parse::<Uri>()?);
     let known = match &target {
@@ -124,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let target = Target::open(&machine, &target, &source, len, args.force)?;
     signals::catch(WaitsFor::Places);
     signals::undo_says(target.undone(&args.target));
-    let outcome = copy(&machine, args, &source, target, len)?;
+    let outcome = copy(&machine, (args, metrics), &source, target, len)?;
     if args.json {
         print_json(&outcome)?;
     } else {
@@ -251,7 +260,13 @@ fn open_device(path: &Path, len: u64, force: bool) -> Result<Ssd> {
     Ok(ssd)
 }
 
-fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len: u64) -> Result<Outcome> {
+fn copy(
+    machine: &Machine,
+    (args, metrics): (&Args, &CommandMetrics<'_>),
+    source: &AnyLocator,
+    target: Target,
+    len: u64,
+) -> Result<Outcome> {
     let windows = Windows { source: window(source, len)?, target: window(&target.place, len)? };
     if args.verify && (windows.source < len || windows.target < len) {
         let error = Error::new(ErrorKind::InvalidInput, "verify", format!("memory holds less than the {len} bytes"));
@@ -267,6 +282,7 @@ fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len
     let columns = args.report_page.report_html.is_some().then(|| page::columns(pipe.route().hops.len()));
     let work = || progress::during(visible, state, || move_all(&pipe, windows, len, &done));
     let work = || offering::during("dpipe copy", || pipe.report().samples("copy"), work);
+    let work = || metrics.during(|| pipe.report().samples("copy"), work);
     let (moved, recording) = record(columns, || page::values(&pipe), work);
     moved?;
     let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);

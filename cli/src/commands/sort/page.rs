@@ -96,9 +96,10 @@ pub(super) fn page(report: &SortReport, ways: Vec<Way>, recording: &Recording) -
     });
     page.sections.push(verified(report));
     page.sections.push(parts::process(recording, Some(report.memory_bytes)));
-    let movements = report.movements.iter().map(|m| {
-        (format!("{}, {}", role(m.role), m.between), m.primitive.clone(), m.counters.clone())
-    });
+    let movements = report
+        .movements
+        .iter()
+        .map(|m| (format!("{}, {}", role(m.role), m.between), m.primitive.clone(), m.counters.clone()));
     page.sections.push(parts::primitives(&movements.collect::<Vec<_>>()));
     let routes: Vec<_> = ways.into_iter().map(|way| (way.title, way.route)).collect();
     page.sections.push(parts::routes(&routes));
@@ -193,7 +194,8 @@ fn time(
     let of_reader = [SortWait::Input, SortWait::Memory].map(|what| (column(what), waits_for(what)));
     let reading = phases.iter().find(|phase| matches!(phase.name, "runs" | "sort"));
     if let Some(phase) = reading
-        && recording.grew(column(SortWait::Input), 0.0, phase.to) + recording.grew(column(SortWait::Memory), 0.0, phase.to)
+        && recording.grew(column(SortWait::Input), 0.0, phase.to)
+            + recording.grew(column(SortWait::Memory), 0.0, phase.to)
             > 0.0
     {
         let title = format!("The thread that reads the input (until {:.2} s)", phase.to);
@@ -252,7 +254,10 @@ fn verified(report: &SortReport) -> PageSection {
                 text: format!("{counts}: their number, their bytes and the sum of their hashes ({sum}) agree."),
                 holds: Some(true),
             },
-            PageCheck { text: "Each block of a run was read with the checksum that it was written with.".into(), holds: (report.runs > 0).then_some(true) },
+            PageCheck {
+                text: "Each block of a run was read with the checksum that it was written with.".into(),
+                holds: (report.runs > 0).then_some(true),
+            },
         ],
         None => vec![PageCheck { text: format!("{counts}."), holds: None }],
     };
@@ -274,7 +279,10 @@ fn decisions(report: &SortReport) -> PageSection {
         rows.push(vec!["compression of runs".into(), compression.why.clone()]);
     }
     rows.extend(report.spill.iter().map(|place| {
-        vec![format!("runs in {}", place.place), format!("{} ({}), {}", units::bytes(place.bytes), place.order, place.why)]
+        vec![
+            format!("runs in {}", place.place),
+            format!("{} ({}), {}", units::bytes(place.bytes), place.order, place.why),
+        ]
     }));
     let table = PageTable {
         caption: "What the sort decided, and why".into(),

@@ -40,7 +40,9 @@ impl Sources {
         let mut look = Look { at: Instant::now(), processes: Vec::new(), clients: Vec::new(), troubles: Vec::new() };
         match offer::pages() {
             Ok(pages) => pages.into_iter().for_each(|page| add_page(page, &mut look)),
-            Err(error) => look.troubles.push(Trouble { place: "pages of processes".into(), why: printable(&error.to_string()) }),
+            Err(error) => {
+                look.troubles.push(Trouble { place: "pages of processes".into(), why: printable(&error.to_string()) })
+            }
         }
         self.add_service(&mut look);
         look
@@ -97,7 +99,8 @@ const MAX_WORDS: usize = 80;
 /// Words of others without what a terminal would obey.
 pub(super) fn printable(words: &str) -> String {
     let shown = words.chars().map(|c| {
-        let hides = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+        let hides =
+            matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
         if c.is_control() || hides { '\u{fffd}' } else { c }
     });
     shown.take(MAX_WORDS).collect()

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{parse_count, parse_size};
+use crate::metrics_file::CommandMetrics;
 use crate::offering;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
@@ -77,7 +78,7 @@ struct Outcome {
     recording: Option<Recording>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+pub(crate) fn run(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     signals::undo_says("the log of the measurement was removed");
     let machine = datapipes::discover();
@@ -89,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let options =
         LogOptions::default().batch_bytes(batch_bytes).segment_bytes((u64::from(batch_bytes) * 4).max(64 << 20));
     let log = Log::open(&machine, LogFolder::at(&machine, folder.path()), options)?;
-    let outcome = measure(&log, args)?;
+    let outcome = metrics.during(|| log.stats().samples(), || measure(&log, args))?;
     log.close()?;
     if args.json {
         print_json(&outcome)?;

@@ -2,6 +2,7 @@
 
 pub(in crate::commands::stream) mod one;
 pub(in crate::commands::stream) mod page;
+pub(in crate::commands::stream) mod picture;
 pub(in crate::commands::stream) mod table;
 pub(in crate::commands::stream) mod view;
 pub(in crate::commands::stream) mod watch;
