@@ -191,7 +191,7 @@ impl FitCounters {
 /// A figure of the paper beside that of a set of costs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FitFigure {
-    /// Which one.
+    /// Its name: the paper's figure, and what is compared in it.
     pub what: &'static str,
     /// The smallest and the largest value that the paper has.
     pub published: (f64, f64),
@@ -332,8 +332,8 @@ mod tests {
         one_set_meets_all_but_one(&counted);
     }
 
-    /// A set of costs meets every figure within 5 % but the 1.4 of figure 7; the model's, whose link
-    /// is a real one, within 11 %. No set comes nearer to all than a factor of 2.
+    /// A set of costs meets every figure within 5 % but the 1.4 of figure 7; the model's, whose
+    /// link is a real one, within 11 %. No set comes nearer to all than a factor of 2.
     fn one_set_meets_all_but_one(counted: &FitCounters) {
         let deviations =
             |costs: &StepCosts| -> Vec<f64> { figures_with(costs, counted).iter().map(FitFigure::deviation).collect() };
