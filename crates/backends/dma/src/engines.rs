@@ -12,7 +12,7 @@ use crate::cost::{MoveCost, SplitCost};
 use crate::discovery::{QueueDiscovery, WorkQueueFacts};
 use crate::family::EngineFamily;
 use crate::mover::{self, EngineMover, MoveOptions};
-use crate::offers;
+use crate::offers::{self, OfferedEngines};
 use crate::portal::Portal;
 use crate::split::SplitRates;
 use crate::work_queue::WorkQueue;
@@ -138,11 +138,15 @@ fn copy_by_core(source: &MemoryRange, target: &MemoryRange, times: u32) -> Resul
 
 impl EngineSet {
     pub(crate) fn primitives(&self) -> Vec<Primitive> {
-        offers::primitives(self)
+        offers::primitives(&self.offered())
     }
 
     pub(crate) fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer> {
-        offers::offers(ask, self)
+        offers::offers(ask, &self.offered())
+    }
+
+    fn offered(&self) -> OfferedEngines<'_> {
+        OfferedEngines { family: self.family, found: &self.found, cost: self.cost, is_offload: self.is_offload }
     }
 
     pub(crate) fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {

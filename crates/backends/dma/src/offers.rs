@@ -5,12 +5,21 @@ use datapipes_core::backend::{Offer, OfferQuery, Primitive, Quality};
 use datapipes_core::topology::Size;
 
 use crate::cost::MoveCost;
-use crate::engines::EngineSet;
-use crate::family::EnginePrimitive;
+use crate::discovery::QueueDiscovery;
+use crate::family::{EngineFamily, EnginePrimitive};
 use crate::split::SplitRates;
 
-pub(crate) fn primitives(engines: &EngineSet) -> Vec<Primitive> {
-    let found = &engines.found;
+/// What offers depend on.
+pub(crate) struct OfferedEngines<'a> {
+    pub(crate) family: &'static EngineFamily,
+    pub(crate) found: &'a QueueDiscovery,
+    pub(crate) cost: MoveCost,
+    /// Whether devices move the bytes, not a device in software.
+    pub(crate) is_offload: bool,
+}
+
+pub(crate) fn primitives(engines: &OfferedEngines<'_>) -> Vec<Primitive> {
+    let found = engines.found;
     let available = match found.usable.as_slice() {
         [] => Err(found.reason()),
         queues => {
@@ -51,11 +60,11 @@ fn why_shared(cost: MoveCost, otherwise: &str) -> String {
     )
 }
 
-pub(crate) fn offers(ask: &OfferQuery<'_>, engines: &EngineSet) -> Vec<Offer> {
+pub(crate) fn offers(ask: &OfferQuery<'_>, engines: &OfferedEngines<'_>) -> Vec<Offer> {
     if !is_served(ask) {
         return Vec::new();
     }
-    let (cost, found) = (engines.cost, &engines.found);
+    let (cost, found) = (engines.cost, engines.found);
     let verdict = |primitive: &EnginePrimitive| {
         if found.usable.is_empty() {
             return Err(found.reason());

@@ -191,7 +191,7 @@ impl FitCounters {
 /// A figure of the paper beside that of a set of costs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FitFigure {
-    /// Which one.
+    /// Its name: the paper's figure, and what is compared in it.
     pub what: &'static str,
     /// The smallest and the largest value that the paper has.
     pub published: (f64, f64),
@@ -316,8 +316,8 @@ mod tests {
     fn the_sums_of_costs_are_the_times_of_the_simulation() {
         let costs = StepCosts::of_the_model();
         let near = |ours: f64, simulated: f64| assert!((ours / simulated - 1.0).abs() < 1e-3, "{ours} {simulated}");
-        let scale = Scale { reads: 40_000, ..Scale::default() };
-        let counted = FitCounters::run(&scale);
+        // The caches of figure 6 begin empty, so its figure is that of all reads.
+        let counted = FitCounters::run(&Scale::default());
         for of in &counted.e {
             near(costs.small(SystemKind::BlockIo, &of[0], 128.0), of[0].latency_us());
             near(costs.small(SystemKind::Pipette, &of[1], 128.0), of[1].latency_us());
@@ -332,8 +332,8 @@ mod tests {
         one_set_meets_all_but_one(&counted);
     }
 
-    /// One set of costs meets every figure within a tenth but the 1.4 of figure 7. No set meets
-    /// that one together with the others.
+    /// A set of costs meets every figure within 5 % but the 1.4 of figure 7; the model's, whose
+    /// link is a real one, within 11 %. No set comes nearer to all than a factor of 2.
     fn one_set_meets_all_but_one(counted: &FitCounters) {
         let deviations =
             |costs: &StepCosts| -> Vec<f64> { figures_with(costs, counted).iter().map(FitFigure::deviation).collect() };
@@ -345,8 +345,8 @@ mod tests {
         let nearest = deviations(&search(counted, FitGoal::Nearest, 4000));
         println!("nearest: {nearest:.3?}");
         let all = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
-        assert!(all(&nearest) > 0.5, "one set for all figures was found: docs/models.md says that there is none");
-        assert!(most(&without) <= most(&ours) + 1e-9);
-        assert!(most(&without) < 0.1, "{without:?}");
+        assert!(all(&nearest) > 1.0, "one set for all figures was found: docs/models.md says that there is none");
+        assert!(most(&ours) < 0.11, "{ours:?}");
+        assert!(most(&without) < 0.05, "{without:?}");
     }
 }

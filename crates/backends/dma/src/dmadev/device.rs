@@ -82,7 +82,7 @@ fn info(environment: &Environment, id: i16) -> std::result::Result<(DmaInfo, Str
     if answer != 0 || info.name.is_null() {
         return Err(format!("DMA device {id}: {}", environment.dpdk.words_of(answer)));
     }
-    // SAFETY: the name ends with a zero, and lives as long as the device, which nobody removes here.
+    // SAFETY: the name ends with a zero, and lives as long as the device, which nobody removes.
     let name = unsafe { CStr::from_ptr(info.name) }.to_string_lossy().into_owned();
     Ok((info, name))
 }

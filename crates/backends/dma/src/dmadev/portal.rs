@@ -194,7 +194,7 @@ unsafe impl<C: DmaChannel, P: DevicePages> Portal for DmadevPortal<C, P> {
         self.poll();
         let stopped = self.channel.stop();
         for Pending { work, .. } in self.pending.drain(..) {
-            // DevicePages of a device that may still write stay mapped, as their leases stay.
+            // Pages of a device that may still write stay mapped, as their leases stay.
             if let (Work::Copy { pages, .. }, Ok(())) = (work, &stopped) {
                 self.pages.release(&pages);
             }

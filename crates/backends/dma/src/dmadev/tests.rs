@@ -45,7 +45,7 @@ struct ScriptState {
     /// Whether it can be stopped.
     stops: bool,
     needs_pages: bool,
-    /// DevicePages are refused.
+    /// Pages are refused.
     refuses_pages: bool,
     held: i64,
 }
