@@ -166,7 +166,13 @@ mod tests {
 
     #[test]
     fn a_line_has_what_its_width_has_room_for_and_never_more() {
-        let states = [HALF, State { total: 0, ..HALF }, State::default(), State { done: 0, ..HALF }, State { done: u64::MAX, ..HALF }];
+        let states = [
+            HALF,
+            State { total: 0, ..HALF },
+            State::default(),
+            State { done: 0, ..HALF },
+            State { done: u64::MAX, ..HALF },
+        ];
         for state in states {
             for columns in 1..200 {
                 for elapsed in [0.0, 0.1, 4.0, 1e6] {

@@ -26,13 +26,17 @@ const PAGES: [(&str, &[&str], &[&str]); 8] = [
     (
         "sort",
         &["sort", "--records", "input", "-o", "sorted", "-S", "16M", "-T", ".", "--report-html=sort.html"],
-        &["Threads that sort and merge", "waits for", "of the time", "runs", "What could not be used", "Holds:", "budget"],
+        &[
+            "Threads that sort and merge",
+            "waits for",
+            "of the time",
+            "runs",
+            "What could not be used",
+            "Holds:",
+            "budget",
+        ],
     ),
-    (
-        "small-sort",
-        &["sort", "lines", "-o", "sorted-lines", "--report-html", "small-sort.html"],
-        &["A sort", "Holds:"],
-    ),
+    ("small-sort", &["sort", "lines", "-o", "sorted-lines", "--report-html", "small-sort.html"], &["A sort", "Holds:"]),
     (
         "copy",
         &["copy", "input", "copied", "--verify", "--report-html", "copy.html"],
@@ -40,7 +44,17 @@ const PAGES: [(&str, &[&str], &[&str]); 8] = [
     ),
     (
         "stream",
-        &["stream", "--from", "file:input", "--through", "gzip=1", "--output", "streamed", "--report-html", "stream.html"],
+        &[
+            "stream",
+            "--from",
+            "file:input",
+            "--through",
+            "gzip=1",
+            "--output",
+            "streamed",
+            "--report-html",
+            "stream.html",
+        ],
         &["Credits in use", "gzip=1", "CRC-32", "Holds:"],
     ),
     (
@@ -88,14 +102,18 @@ fn every_page_has_its_parts_and_each_browser_shows_them() {
         }
         assert!(html.len() < 2 << 20, "{name}: {} bytes", html.len());
     }
-    assert_eq!(fs::read_dir(folder).unwrap().flatten().filter(|f| f.file_name().to_string_lossy().starts_with('.')).count(), 0);
+    assert_eq!(
+        fs::read_dir(folder).unwrap().flatten().filter(|f| f.file_name().to_string_lossy().starts_with('.')).count(),
+        0
+    );
     look_in_browser(folder);
 }
 
 /// Loads each page in a headless Chromium: no error, and a picture wide and narrow, light and dark.
 /// The pictures stay where `DATAPIPES_SCREENSHOTS` says, for a person to judge.
 fn look_in_browser(folder: &Path) {
-    let Some(chromium) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| on_path(name)) else {
+    let Some(chromium) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| on_path(name))
+    else {
         return println!("SKIPPED: pages in a browser: there is no chromium");
     };
     let kept = std::env::var_os("DATAPIPES_SCREENSHOTS").map(PathBuf::from);

@@ -46,9 +46,9 @@ fn wait_for_page(runtime: &Path, pid: u32) -> std::path::PathBuf {
     let begin = Instant::now();
     loop {
         let pages = std::fs::read_dir(runtime.join("datapipes")).into_iter().flatten().flatten();
-        let found = pages.map(|page| page.path()).find(|page| {
-            page.file_name().unwrap().to_str().unwrap().starts_with(&format!("{pid}-"))
-        });
+        let found = pages
+            .map(|page| page.path())
+            .find(|page| page.file_name().unwrap().to_str().unwrap().starts_with(&format!("{pid}-")));
         match found {
             Some(page) => return page,
             None => assert!(begin.elapsed() < Duration::from_secs(60), "no page of {pid}"),
@@ -169,7 +169,8 @@ fn the_view_takes_keys_and_sizes_and_gives_the_terminal_back() {
     tmux.key("Escape");
     tmux.wait_for("dpipe log bench");
     tmux.resize(40, 10);
-    let screen = tmux.wait_until(|screen| screen.contains("q quit") && screen.lines().count() <= 10 && screen.contains("log"));
+    let screen =
+        tmux.wait_until(|screen| screen.contains("q quit") && screen.lines().count() <= 10 && screen.contains("log"));
     assert!(screen.lines().all(|line| line.chars().count() <= 40), "{screen}");
     tmux.resize(120, 30);
     tmux.wait_for("HITS");

@@ -172,7 +172,8 @@ fn equal(one: &Path, other: &Path, len: u64) -> Result<bool> {
     }
     let machine = datapipes::discover();
     let done = std::sync::atomic::AtomicU64::new(0);
-    let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len, later: 0 };
+    let state =
+        || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len, later: 0 };
     let (one, other) = (AnyLocator::Ssd(one), AnyLocator::Ssd(other));
     let difference =
         progress::during(progress::wanted(), state, || verify::first_difference(&machine, &one, &other, len, &done))?;

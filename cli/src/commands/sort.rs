@@ -121,7 +121,8 @@ fn sort(parsed: &Parsed) -> Result<()> {
         Action::Merge => datapipes_sort::merge(&machine, job),
         _ => datapipes_sort::sort(&machine, job),
     };
-    let work = || offering::during("dpipe sort", || page::samples(&control.progress), || watched(parsed, &control, sorts));
+    let work =
+        || offering::during("dpipe sort", || page::samples(&control.progress), || watched(parsed, &control, sorts));
     let (sorted, recording) = record(columns, || page::values(&control.progress), work);
     let report = match annotator {
         Some(annotator) => annotator.finish(sorted),

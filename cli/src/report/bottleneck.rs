@@ -38,7 +38,8 @@ pub(crate) fn headline(done: &str, shares: &[Share]) -> Headline {
     let rest = shares.iter().filter(|share| *share != largest && share.part >= 0.05);
     let mut rest: Vec<&Share> = rest.collect();
     rest.sort_by(|a, b| b.part.total_cmp(&a.part));
-    let rest: Vec<String> = rest.iter().take(3).map(|share| format!("{} {}", share.what, percent(share.part))).collect();
+    let rest: Vec<String> =
+        rest.iter().take(3).map(|share| format!("{} {}", share.what, percent(share.part))).collect();
     let verdict = match largest.part >= CLEAR {
         true => format!("The bottleneck: {}, {} of the time", largest.what, percent(largest.part)),
         false => format!("No clear bottleneck: most was {}, {} of the time", largest.what, percent(largest.part)),

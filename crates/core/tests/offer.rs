@@ -99,7 +99,9 @@ fn pages_are_whole_private_and_gone_with_their_process() {
         samples(2)
     };
     let offered = StatisticsOffer::start("thread", read).unwrap();
-    wait_until(|| offer::pages().unwrap().iter().any(|page| page.text.as_ref().is_ok_and(|text| values(text) == [2; 2])));
+    wait_until(|| {
+        offer::pages().unwrap().iter().any(|page| page.text.as_ref().is_ok_and(|text| values(text) == [2; 2]))
+    });
     wait_until(|| !offered.is_on());
     assert!(offer::pages().unwrap().is_empty());
     drop(offered);

@@ -42,7 +42,9 @@ pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
 pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;
-pub use report::{CompressionReport, MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse, WaitReport};
+pub use report::{
+    CompressionReport, MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse, WaitReport,
+};
 pub use runs::packing::SpillCompression;
 pub use runs::spill::SpillFiles;
 pub use small::{SmallInput, SmallOutcome};

@@ -16,9 +16,9 @@ use serde::Serialize;
 
 use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
-use crate::colors::Color;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
+use crate::colors::Color;
 use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};
 use crate::report::options::ReportArgs;

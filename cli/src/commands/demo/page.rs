@@ -1,8 +1,6 @@
 //! The page about a demo: `--report-html`.
 
-use datapipes_picture::page::{
-    BarList, Headline, HtmlPage, PageBlock, PageCheck, PageSection, PageTable, Tone,
-};
+use datapipes_picture::page::{BarList, Headline, HtmlPage, PageBlock, PageCheck, PageSection, PageTable, Tone};
 
 use super::outcome::{Outcome, Sorted};
 use crate::arguments::units;
@@ -13,7 +11,11 @@ pub(super) fn page(o: &Outcome, sort: Option<HtmlPage>) -> HtmlPage {
     let mut page = parts::page("A demo: records sorted, checked and compared");
     let ours = o.dpipe.usage.seconds;
     let compared = match &o.system {
-        Some(system) => format!(" The system's sort took {:.2} s, {:.1} times as long.", system.usage.seconds, system.usage.seconds / ours.max(1e-9)),
+        Some(system) => format!(
+            " The system's sort took {:.2} s, {:.1} times as long.",
+            system.usage.seconds,
+            system.usage.seconds / ours.max(1e-9)
+        ),
         None => String::new(),
     };
     page.headline = Headline {
@@ -77,7 +79,10 @@ fn checks(o: &Outcome) -> PageSection {
     let (before, after) = (&o.input, &o.output);
     let kept = after.records == before.records && after.checksum == before.checksum;
     let checks = vec![
-        PageCheck { text: format!("The {} records of the output are in order.", after.records), holds: Some(after.sorted) },
+        PageCheck {
+            text: format!("The {} records of the output are in order.", after.records),
+            holds: Some(after.sorted),
+        },
         PageCheck {
             text: format!(
                 "The output has the records of the input: {} with the checksum {}, before {} with {}.",

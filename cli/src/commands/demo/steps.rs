@@ -94,9 +94,8 @@ fn read_page(path: &Path) -> Result<HtmlPage> {
     let fail = |e| Error::io("read", e, path.display().to_string());
     let text = std::fs::read(path).map_err(fail)?;
     std::fs::remove_file(path).map_err(fail)?;
-    serde_json::from_slice(&text).map_err(|e| {
-        Error::new(ErrorKind::System, "read", format!("{}: not the page of a sort: {e}", path.display()))
-    })
+    serde_json::from_slice(&text)
+        .map_err(|e| Error::new(ErrorKind::System, "read", format!("{}: not the page of a sort: {e}", path.display())))
 }
 
 /// The system's sort, by the first line of what it says of itself.

@@ -131,15 +131,23 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let mut page_marks = Vec::new();
         let columns = page_file.is_some().then(page::columns);
         let clock = ThreadClock::of_this_thread();
-        let (outcome, recording) = record(columns, || page::values(&fine, &clock), || {
-            offering::during("dpipe fine stat", || fine.metrics().samples(), || {
-                load.0.iter().try_for_each(|phase| {
-                    begins.push((phase.to_string(), course.reads));
-                    page_marks.push((started.elapsed().as_secs_f64(), phase.to_string()));
-                    course.run(phase, ssd.len()?)
-                })
-            })
-        });
+        let (outcome, recording) = record(
+            columns,
+            || page::values(&fine, &clock),
+            || {
+                offering::during(
+                    "dpipe fine stat",
+                    || fine.metrics().samples(),
+                    || {
+                        load.0.iter().try_for_each(|phase| {
+                            begins.push((phase.to_string(), course.reads));
+                            page_marks.push((started.elapsed().as_secs_f64(), phase.to_string()));
+                            course.run(phase, ssd.len()?)
+                        })
+                    },
+                )
+            },
+        );
         outcome?;
         course.clear_line();
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);

@@ -192,7 +192,10 @@ mod tests {
         assert!(wide[1].contains("RATE") && wide[1].contains("HITS") && wide[2].contains("1.50 GB/s"), "{wide:#?}");
         assert!(wide[2].contains("3/4 cr") && wide[2].contains("1.5 ms") && wide[2].contains("75%"), "{wide:#?}");
         let narrow = lines(40, 10, &state);
-        assert!(narrow[1].contains("NAME") && narrow[1].contains("RATE") && narrow[2].contains("1.50 GB/s"), "{narrow:#?}");
+        assert!(
+            narrow[1].contains("NAME") && narrow[1].contains("RATE") && narrow[2].contains("1.50 GB/s"),
+            "{narrow:#?}"
+        );
         assert!(narrow[9].contains("q quit"), "{narrow:#?}");
     }
 }

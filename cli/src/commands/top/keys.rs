@@ -85,7 +85,18 @@ mod tests {
         ];
         assert_eq!(keys(sent), expected);
         assert_eq!(keys(b"\x1b"), [Key::Escape]);
-        assert_eq!(keys(b"\x1b[15~\x1b[<0;1;1M\xff\x00x"), [Key::Char('0'), Key::Char(';'), Key::Char('1'), Key::Char(';'), Key::Char('1'), Key::Char('M'), Key::Char('x')]);
+        assert_eq!(
+            keys(b"\x1b[15~\x1b[<0;1;1M\xff\x00x"),
+            [
+                Key::Char('0'),
+                Key::Char(';'),
+                Key::Char('1'),
+                Key::Char(';'),
+                Key::Char('1'),
+                Key::Char('M'),
+                Key::Char('x')
+            ]
+        );
         assert_eq!(keys(b"\x1b[1;"), []);
     }
 }

@@ -131,7 +131,12 @@ pub(super) fn rows(before: &Look, now: &Look) -> Vec<ActivityRow> {
         share(&mut of_it);
         if of_it.is_empty() {
             let name = "nothing yet".to_owned();
-            of_it.push(ActivityRow { pid: process.pid, program: process.program.clone(), name, ..ActivityRow::default() });
+            of_it.push(ActivityRow {
+                pid: process.pid,
+                program: process.program.clone(),
+                name,
+                ..ActivityRow::default()
+            });
         }
         if process.is_late {
             of_it.iter_mut().for_each(|row| row.age_seconds = Some(process.age.as_secs_f64()));
@@ -302,7 +307,8 @@ mod tests {
         let now = look(begin + Duration::from_secs(2), vec![process(&samples(3000, 190, 110))]);
         let rows = rows(&before, &now);
         assert_eq!(rows.len(), 4, "{rows:?}");
-        let find = |kind: &str, name: &str| rows.iter().find(|row| row.kind == kind && row.name.starts_with(name)).unwrap();
+        let find =
+            |kind: &str, name: &str| rows.iter().find(|row| row.kind == kind && row.name.starts_with(name)).unwrap();
         assert_eq!(find("pipe", "sort input uring-direct").bytes_per_second, Some(1000.0));
         assert_eq!(find("pipe", "sort output").share, Some(0.75));
         // 90 of the last 100 reads were hits.
@@ -320,11 +326,13 @@ mod tests {
             {"name": "datapipes_pipe_bytes_total", "samples": [null, {"value": -5}, {"value": 1e308}, {"labels": {"pipe": "\u{1b}[2J"}, "value": 5}]},
             {"name": "datapipes_cache_read_seconds", "samples": [{"histogram": {"p50_ns": "x"}}]},
         ]);
-        let process = ProcessLook { pid: 1, program: "p".into(), age: Duration::ZERO, is_late: true, measurements: odd };
+        let process =
+            ProcessLook { pid: 1, program: "p".into(), age: Duration::ZERO, is_late: true, measurements: odd };
         let now = look(Instant::now(), vec![process]);
         let rows = rows(&now, &now);
         assert!(rows.iter().all(|row| !row.name.contains('\u{1b}') && row.age_seconds.is_some()), "{rows:?}");
-        let many: Vec<Value> = (0..10_000).map(|n| serde_json::json!({"labels": {"pipe": n.to_string()}, "value": n})).collect();
+        let many: Vec<Value> =
+            (0..10_000).map(|n| serde_json::json!({"labels": {"pipe": n.to_string()}, "value": n})).collect();
         let many = serde_json::json!([{"name": "datapipes_pipe_bytes_total", "samples": many}]);
         assert!(figures(&many).len() <= MAX_ROWS);
     }

@@ -40,7 +40,9 @@ impl Sources {
         let mut look = Look { at: Instant::now(), processes: Vec::new(), clients: Vec::new(), troubles: Vec::new() };
         match offer::pages() {
             Ok(pages) => pages.into_iter().for_each(|page| add_page(page, &mut look)),
-            Err(error) => look.troubles.push(Trouble { place: "pages of processes".into(), why: printable(&error.to_string()) }),
+            Err(error) => look
+                .troubles
+                .push(Trouble { place: "pages of processes".into(), why: harmless(&error.to_string(), MAX_REASON) }),
         }
         self.add_service(&mut look);
         look
@@ -60,7 +62,7 @@ impl Sources {
                 look.clients.extend(status.clients.into_iter().map(|client| (pid, client)));
             }
             Err(error) => {
-                look.troubles.push(Trouble { place: "dpiped".into(), why: printable(&error.to_string()) });
+                look.troubles.push(Trouble { place: "dpiped".into(), why: harmless(&error.to_string(), MAX_REASON) });
                 self.service = None;
             }
         }
@@ -69,7 +71,7 @@ impl Sources {
 
 fn add_page(page: offer::OfferedPage, look: &mut Look) {
     let pid = page.owner.pid;
-    let trouble = |why: String| Trouble { place: format!("page of process {pid}"), why: printable(&why) };
+    let trouble = |why: String| Trouble { place: format!("page of process {pid}"), why: harmless(&why, MAX_REASON) };
     let text = match &page.text {
         Ok(text) => text,
         Err(why) => return look.troubles.push(trouble(why.clone())),
@@ -94,13 +96,21 @@ fn process(pid: u32, program: &str, age: Duration, samples: &[Sample]) -> Proces
 /// The longest words of others that are shown.
 const MAX_WORDS: usize = 80;
 
+/// The longest reason why something could not be read.
+const MAX_REASON: usize = 300;
+
 /// Words of others without what a terminal would obey.
 pub(super) fn printable(words: &str) -> String {
+    harmless(words, MAX_WORDS)
+}
+
+fn harmless(words: &str, most: usize) -> String {
     let shown = words.chars().map(|c| {
-        let hides = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+        let hides =
+            matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
         if c.is_control() || hides { '\u{fffd}' } else { c }
     });
-    shown.take(MAX_WORDS).collect()
+    shown.take(most).collect()
 }
 
 #[cfg(test)]

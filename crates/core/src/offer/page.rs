@@ -203,8 +203,7 @@ mod tests {
     #[test]
     fn a_header_is_what_was_written_and_nothing_else_is() {
         let owner = PageOwner { pid: 7, started: 99 };
-        let header =
-            Header { generation: 4, owner, len: 10, namespace: 3, written_ns: 5, checksum: 6, every_ms: 200 };
+        let header = Header { generation: 4, owner, len: 10, namespace: 3, written_ns: 5, checksum: 6, every_ms: 200 };
         assert_eq!(Header::parse(&header.bytes()), Ok(header));
         assert!(Header::parse(&[0; HEADER_BYTES]).is_err());
         let long = Header { len: u32::MAX, ..header };

@@ -20,7 +20,7 @@ pub(super) fn page(page: &HtmlPage) -> String {
     if !page.headline.text.is_empty() {
         out.tag(match page.headline.tone {
             Tone::Neutral => "<p class=\"headline\">",
-            Tone::Good => "<p class=\"headline good\"><strong>Good:</strong> ",
+            Tone::Good => "<p class=\"headline good\">",
             Tone::Warning => "<p class=\"headline warning\"><strong>Look at this:</strong> ",
             Tone::Bad => "<p class=\"headline bad\"><strong>Wrong:</strong> ",
         });
@@ -72,7 +72,11 @@ pub(super) fn table(out: &mut Markup, table: &PageTable) {
     let first_number = table.columns.len().saturating_sub(table.numbers);
     let id = out.new_id();
     out.tag("<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-labelledby=\"t").integer(id);
-    out.tag("\">\n<table>\n<caption id=\"t").integer(id).tag("\">").words(&table.caption).tag("</caption>\n<thead><tr>");
+    out.tag("\">\n<table>\n<caption id=\"t")
+        .integer(id)
+        .tag("\">")
+        .words(&table.caption)
+        .tag("</caption>\n<thead><tr>");
     for (at, name) in table.columns.iter().enumerate() {
         out.tag(if at >= first_number { "<th scope=\"col\" class=\"n\">" } else { "<th scope=\"col\">" });
         out.words(name).tag("</th>");
@@ -168,7 +172,8 @@ mod tests {
         assert_eq!(html.matches("</style>").count(), 1);
         assert!(html.matches("&lt;script&gt;").count() > 40);
         // What is opened is closed.
-        for tag in ["section", "table", "tr", "td", "th", "figure", "svg", "details", "summary", "dl", "ul", "p", "pre"] {
+        for tag in ["section", "table", "tr", "td", "th", "figure", "svg", "details", "summary", "dl", "ul", "p", "pre"]
+        {
             let open = html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
             assert_eq!(open, html.matches(&format!("</{tag}>")).count(), "{tag}");
             assert!(open > 0, "{tag}");

@@ -44,7 +44,8 @@ pub struct Headline {
     pub tone: Tone,
 }
 
-/// How a sentence is to be taken. A word says the same, so that nobody depends on a colour.
+/// How a sentence is to be taken. A word says so where something is not good, so that nobody depends
+/// on a colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tone {
     /// It says what was found.

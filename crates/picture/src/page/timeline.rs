@@ -191,7 +191,12 @@ fn description(chart: &TimelineChart) -> String {
         let Some((at, most)) = most else { continue };
         let when = chart.seconds[at];
         // Writing to a String cannot fail.
-        let _ = write!(text, "{name}: {} on average, at most {} at {when:.2} s. ", short(mean(chart, values)), short(*most));
+        let _ = write!(
+            text,
+            "{name}: {} on average, at most {} at {when:.2} s. ",
+            short(mean(chart, values)),
+            short(*most)
+        );
     }
     for (at, name) in &chart.marks {
         let _ = write!(text, "{name} begins at {at:.2} s. ");

@@ -37,9 +37,10 @@ pub(super) fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
     let mut page = parts::page("A copy");
     let steps = steps(&o.route);
     let durable = o.seconds + o.sync_seconds;
-    let busy = steps.iter().zip(&o.report.hops).map(|(step, hop)| {
-        Share::new(format!("{step}, busy"), hop.counters.busy_ns as f64 / 1e9 / durable.max(1e-9))
-    });
+    let busy = steps
+        .iter()
+        .zip(&o.report.hops)
+        .map(|(step, hop)| Share::new(format!("{step}, busy"), hop.counters.busy_ns as f64 / 1e9 / durable.max(1e-9)));
     let mut shares: Vec<Share> = busy.collect();
     if o.sync_seconds > 0.0 {
         shares.push(Share::new("the sync of the target", o.sync_seconds / durable.max(1e-9)));

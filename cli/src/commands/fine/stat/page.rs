@@ -49,7 +49,10 @@ pub(super) fn page(o: &Outcome, begins: &[(f64, String)], recording: &Recording)
     };
     let m = &o.metrics;
     let hit = m.hit_percent();
-    let done = format!("{} reads in {:.1} s ({:.0} a second), {hit:.1}% of them hits.", o.reads, o.seconds, o.reads_per_second);
+    let done = format!(
+        "{} reads in {:.1} s ({:.0} a second), {hit:.1}% of them hits.",
+        o.reads, o.seconds, o.reads_per_second
+    );
     page.headline = headline(&done, &shares);
     page.facts = [
         ("file", o.file.clone()),
@@ -65,12 +68,19 @@ pub(super) fn page(o: &Outcome, begins: &[(f64, String)], recording: &Recording)
     let marks: Vec<(f64, String)> = begins.iter().skip(1).cloned().collect();
     page.sections.push(PageSection {
         title: "Where the time went".into(),
-        note: "The kernel counted when the reading thread had a core, and when it waited for one. The rest of the time \
+        note:
+            "The kernel counted when the reading thread had a core, and when it waited for one. The rest of the time \
                it slept until the device had read what was not cached."
-            .into(),
+                .into(),
         blocks: vec![
             parts::shares("Shares of the time of the reading thread", &shares),
-            PageBlock::Timeline(over_time(recording, &marks, "Reads", "reads a second", &[(READS, "reads"), (HITS, "hits")])),
+            PageBlock::Timeline(over_time(
+                recording,
+                &marks,
+                "Reads",
+                "reads a second",
+                &[(READS, "reads"), (HITS, "hits")],
+            )),
             PageBlock::Timeline(hits(recording, &marks)),
             parts::rates(recording, "Bytes a second", &[(ASKED, "asked for"), (DEVICE, "moved by the device")], &marks),
         ],
@@ -89,10 +99,9 @@ fn over_time(
     unit: &str,
     columns: &[(usize, &str)],
 ) -> TimelineChart {
-    let series = columns.iter().map(|(column, name)| TimelineSeries {
-        name: (*name).to_owned(),
-        values: recording.course.rates(*column),
-    });
+    let series = columns
+        .iter()
+        .map(|(column, name)| TimelineSeries { name: (*name).to_owned(), values: recording.course.rates(*column) });
     TimelineChart {
         title: title.to_owned(),
         unit: unit.to_owned(),
@@ -119,9 +128,10 @@ fn cache(m: &Metrics) -> Vec<PageBlock> {
     let paths = paths.map(|(name, count)| {
         ((*name).to_owned(), count as f64, format!("{count} ({})", percent(count as f64 / m.reads.max(1) as f64)))
     });
-    let rows = m.classes.iter().map(|class| {
-        vec![format!("{} B", class.capacity), class.slabs.to_string(), class.items.to_string()]
-    });
+    let rows = m
+        .classes
+        .iter()
+        .map(|class| vec![format!("{} B", class.capacity), class.slabs.to_string(), class.items.to_string()]);
     vec![
         PageBlock::Bars(BarList { caption: "Reads by the way to their bytes".into(), bars: paths.collect() }),
         PageBlock::Table(PageTable {

@@ -19,8 +19,8 @@ use crate::commands::stream::ends::origin::{Generator, Opened, Sum, Summing};
 use crate::commands::stream::job::{Job, Target};
 use crate::commands::stream::steps::chain::{Chain, Device, Ends, Step, Work};
 use crate::commands::stream::steps::device_progress::{Sample, now_ns};
-use crate::report::recorder::{Recording, record};
 use crate::offering;
+use crate::report::recorder::{Recording, record};
 use crate::system::child::family_cpu_seconds;
 use crate::{system::files, system::signals, system::standard_streams};
 

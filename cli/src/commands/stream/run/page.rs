@@ -61,6 +61,9 @@ pub(in crate::commands::stream) fn page(job: &Job, runs: &[Run]) -> HtmlPage {
             run.placement.name()
         );
         page.headline = headline(&done, &shares(run));
+        if runs.iter().all(|run| run.verified == Some(true)) {
+            page.headline.text = format!("Verified: the disk has what it must. {}", page.headline.text);
+        }
         page.headline.tone = match runs.iter().map(|run| run.verified).collect::<Vec<_>>() {
             all if all.contains(&Some(false)) => Tone::Bad,
             all if all.iter().all(|verified| *verified == Some(true)) => Tone::Good,
