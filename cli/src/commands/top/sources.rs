@@ -5,17 +5,10 @@ use std::time::{Duration, Instant};
 use datapipes::metrics::{Document, Sample};
 use datapipes::offer;
 use datapipes::service::Client;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::rows::{Look, ProcessLook};
-
-/// Something that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Trouble {
-    pub(super) place: String,
-    pub(super) why: String,
-}
+use super::look::{Look, MAX_REASON, ProcessLook, Trouble, harmless, printable};
 
 /// The text of a page.
 #[derive(Deserialize)]
@@ -91,35 +84,4 @@ fn add_page(page: offer::OfferedPage, look: &mut Look) {
 fn process(pid: u32, program: &str, age: Duration, samples: &[Sample]) -> ProcessLook {
     let measurements = serde_json::to_value(Document(samples)).unwrap_or(Value::Null);
     ProcessLook { pid, program: program.to_owned(), age, is_late: false, measurements }
-}
-
-/// The longest words of others that are shown.
-const MAX_WORDS: usize = 80;
-
-/// The longest reason why something could not be read.
-const MAX_REASON: usize = 300;
-
-/// Words of others without what a terminal would obey.
-pub(super) fn printable(words: &str) -> String {
-    harmless(words, MAX_WORDS)
-}
-
-fn harmless(words: &str, most: usize) -> String {
-    let shown = words.chars().map(|c| {
-        let hides =
-            matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-        if c.is_control() || hides { '\u{fffd}' } else { c }
-    });
-    shown.take(most).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_others_cannot_command_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\n\u{9b}\u{202e}c"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c");
-        assert_eq!(printable(&"x".repeat(1000)).len(), MAX_WORDS);
-    }
 }
