@@ -30,7 +30,6 @@ fn a_bar_fits_its_terminal_and_leaves_nothing() {
         }
         let line = progress_lines(&screen)[0];
         assert!(line.trim_end().chars().count() < usize::from(width), "{line:?}");
-        assert_eq!(line.contains("[="), false, "{line:?}");
         assert_eq!(line.contains('['), width >= 40, "{line:?}");
         let screen = tmux.wait_for("END");
         assert!(progress_lines(&screen).is_empty() && !screen.contains("writing"), "{screen}");
@@ -63,11 +62,11 @@ fn an_interrupt_says_what_was_undone() {
     let Some(tmux) = Tmux::start("interrupt", folder.at(), (100, 24)) else { return };
     std::fs::write(folder.at().join("out"), "before").unwrap();
     tmux.line("mkfifo fifo; sleep 100 > fifo &");
-    tmux.line("dpipe sort --progress fifo -o out; echo code=$?");
+    tmux.line("dpipe sort --progress fifo -o out");
     tmux.wait_for("sorting");
     tmux.key("C-c");
-    let screen = tmux.wait_for("code=");
-    assert!(screen.contains("dpipe sort: stopped by Ctrl-C; the output is as it was before"), "{screen}");
-    assert!(screen.contains("code=130"), "{screen}");
+    tmux.wait_for("dpipe sort: stopped by Ctrl-C; the output is as it was before");
+    tmux.line("echo code=$?");
+    tmux.wait_for("code=130");
     assert_eq!(std::fs::read_to_string(folder.at().join("out")).unwrap(), "before");
 }

@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `look` | what was seen at a moment |
 //! | `sources` | the pages that processes offer, and the service's status |
 //! | `rows` | two looks at a process become rows with rates |
 //! | `keys` | what the terminal sends for keys |
@@ -14,6 +15,7 @@
 
 mod draw;
 mod keys;
+mod look;
 mod rows;
 mod screen;
 mod sources;
@@ -28,9 +30,10 @@ use crate::arguments::ending::Ending;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::system::signals::{self, WaitsFor};
 use crate::table::Table;
-use rows::{ActivityRow, Look, rows};
+use look::{Look, Trouble};
+use rows::{ActivityRow, rows};
 use screen::Screen;
-use sources::{Sources, Trouble};
+use sources::Sources;
 use view_state::{Action, ViewState};
 
 const ENDING: Ending = Ending {

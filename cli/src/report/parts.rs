@@ -42,7 +42,7 @@ pub(crate) fn rates(
     })
 }
 
-/// What a fixed number of threads did over time: waits by column, and the rest. Columns in which
+/// What a fixed number of threads did up to a time: waits by column, and the rest. Columns in which
 /// nothing grew are left out.
 pub(crate) fn threads(
     recording: &Recording,
@@ -51,8 +51,10 @@ pub(crate) fn threads(
     rest: &str,
     waits: &[(usize, &str)],
     marks: &[(f64, String)],
+    until: f64,
 ) -> PageBlock {
-    let mut left: Vec<f64> = vec![count; recording.course.seconds().len().saturating_sub(1)];
+    let seconds: Vec<f64> = recording.course.seconds().iter().copied().take_while(|at| *at <= until).collect();
+    let mut left: Vec<f64> = vec![count; seconds.len().saturating_sub(1)];
     let mut series = vec![TimelineSeries { name: rest.to_owned(), values: Vec::new() }];
     for (column, name) in waits {
         let values: Vec<f64> = recording.course.rates(*column);
@@ -73,13 +75,13 @@ pub(crate) fn threads(
         unit: "threads".into(),
         form: TimelineForm::Areas,
         top: Some(count),
-        seconds: recording.course.seconds().to_vec(),
+        marks: marks.iter().filter(|(at, _)| *at < until).cloned().collect(),
+        seconds,
         series,
-        marks: marks.to_vec(),
     })
 }
 
-/// The resident memory and the processor over time.
+/// The memory and the processor over time.
 pub(crate) fn process(recording: &Recording, budget: Option<u64>) -> PageSection {
     let seconds = recording.course.seconds().to_vec();
     let used: Vec<f64> = recording.course.peaks(recording.memory()).iter().map(|bytes| bytes / MIB).collect();
@@ -87,7 +89,7 @@ pub(crate) fn process(recording: &Recording, budget: Option<u64>) -> PageSection
     if let Some(budget) = budget {
         series.push(TimelineSeries { name: "budget".into(), values: vec![budget as f64 / MIB; used.len()] });
     }
-    series.insert(0, TimelineSeries { name: "resident memory".into(), values: used });
+    series.insert(0, TimelineSeries { name: "in use, without the program's file".into(), values: used });
     let memory = TimelineChart {
         title: "Memory of the process".into(),
         unit: "MiB".into(),

@@ -10,13 +10,13 @@ use super::on_path;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A shell in a terminal of a size.
-pub struct Tmux {
+pub(crate) struct Tmux {
     socket: PathBuf,
 }
 
 impl Tmux {
     /// Starts a shell in a folder, with `dpipe` on its path; `None`, said by name, without tmux.
-    pub fn start(test: &str, folder: &Path, size: (u16, u16)) -> Option<Tmux> {
+    pub(crate) fn start(test: &str, folder: &Path, size: (u16, u16)) -> Option<Tmux> {
         if !on_path("tmux") {
             println!("SKIPPED: {test}: tmux is not installed");
             return None;
@@ -48,33 +48,33 @@ impl Tmux {
     }
 
     /// Types a line and Enter.
-    pub fn line(&self, text: &str) {
+    pub(crate) fn line(&self, text: &str) {
         self.run(&["send-keys", "-l", text]);
         self.run(&["send-keys", "Enter"]);
     }
 
     /// Presses a key, by tmux's name for it.
-    pub fn key(&self, key: &str) {
+    pub(crate) fn key(&self, key: &str) {
         self.run(&["send-keys", key]);
     }
 
     /// Makes the terminal of another size.
-    pub fn resize(&self, width: u16, height: u16) {
+    pub(crate) fn resize(&self, width: u16, height: u16) {
         self.run(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
     }
 
     /// What is on the screen.
-    pub fn screen(&self) -> String {
+    pub(crate) fn screen(&self) -> String {
         String::from_utf8_lossy(&self.run(&["capture-pane", "-p"]).stdout).into_owned()
     }
 
     /// What is on the screen, with its colours.
-    pub fn colored_screen(&self) -> String {
+    pub(crate) fn colored_screen(&self) -> String {
         String::from_utf8_lossy(&self.run(&["capture-pane", "-p", "-e"]).stdout).into_owned()
     }
 
     /// Waits until the screen holds what is wanted, and returns it.
-    pub fn wait_until(&self, wanted: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn wait_until(&self, wanted: impl Fn(&str) -> bool) -> String {
         let begin = Instant::now();
         loop {
             let screen = self.screen();
@@ -87,7 +87,7 @@ impl Tmux {
     }
 
     /// Waits until words are on the screen.
-    pub fn wait_for(&self, words: &str) -> String {
+    pub(crate) fn wait_for(&self, words: &str) -> String {
         self.wait_until(|screen| screen.contains(words))
     }
 }

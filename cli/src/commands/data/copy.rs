@@ -1,5 +1,6 @@
 //! `dpipe copy`: the bytes of one place to another.
 
+mod outcome;
 mod page;
 pub(crate) mod verify;
 
@@ -9,10 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{
-    AtomicFile, Error, ErrorKind, FileMode, Machine, Pipe, PipeReport, Result, Route, Span, Ssd, Transfer, Uri,
-};
-use serde::Serialize;
+use datapipes::{AtomicFile, Error, ErrorKind, FileMode, Machine, Pipe, Result, Span, Ssd, Transfer, Uri};
 
 use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
@@ -23,10 +21,11 @@ use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};
 use crate::report::options::ReportArgs;
-use crate::report::recorder::{Recording, record};
+use crate::report::recorder::record;
 use crate::system::files;
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, colors, offering, system::child};
+use outcome::{Outcome, text};
 
 /// The most bytes of one transfer; two are under way at once.
 const PIECE: u64 = 32 << 20;
@@ -78,33 +77,6 @@ pub(crate) struct Args {
     report_page: ReportArgs,
     #[command(flatten)]
     demands: Demands,
-}
-
-/// The output of `--json`.
-#[derive(Debug, Serialize)]
-struct Outcome {
-    /// Bytes moved.
-    bytes: u64,
-    /// Seconds from the first transfer's start to the last one's end.
-    seconds: f64,
-    /// Seconds after that until the bytes would survive a power failure; 0 for memory.
-    sync_seconds: f64,
-    /// Bytes by `seconds`.
-    bytes_per_second: f64,
-    /// Processor time of the process during `seconds`.
-    cpu_seconds: f64,
-    /// Whether both ends are equal; null without --verify.
-    verified: Option<bool>,
-    /// The route, with reasons.
-    route: Route,
-    /// The report of the pipe.
-    report: PipeReport,
-    /// Seconds in which both ends were compared.
-    #[serde(skip)]
-    verify_seconds: f64,
-    /// What was read of the counters meanwhile, where a page is to be made.
-    #[serde(skip)]
-    recording: Option<Recording>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -365,22 +337,4 @@ fn move_all(pipe: &Pipe, windows: Windows, len: u64, done: &AtomicU64) -> Result
         transfer.wait()?;
         done.fetch_add(part, Relaxed);
     }
-}
-
-/// The outcome in words, of which `paint` colours those that count.
-fn text(outcome: &Outcome, paint: impl Fn(&str, Color) -> String) -> String {
-    let o = outcome;
-    let rate = units::rate(o.bytes, o.seconds);
-    let mut text =
-        format!("{} in {:.3} s ({rate}), {:.3} s of processor time", units::bytes(o.bytes), o.seconds, o.cpu_seconds);
-    if o.sync_seconds > 0.0005 {
-        text += &format!(", synced in {:.3} s", o.sync_seconds);
-    }
-    match o.verified {
-        Some(true) => text += &format!(", {}: both ends are equal", paint("verified", Color::Good)),
-        Some(false) => text += &format!(", {}: the target was not kept", paint("DIFFERENT", Color::Bad)),
-        None => {}
-    }
-    let whys = o.route.hops.iter().map(|hop| format!("  {} because {}\n", hop.primitive, hop.why));
-    format!("{text}\n{}{}", o.report, whys.collect::<String>())
 }

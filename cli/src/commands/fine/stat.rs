@@ -1,5 +1,6 @@
 //! `dpipe fine stat`: a load over a file, and what the cache did under it.
 
+mod outcome;
 mod page;
 
 use std::path::PathBuf;
@@ -8,7 +9,6 @@ use std::time::{Duration, Instant};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use datapipes::{Error, ErrorKind, Result, Ssd};
 use datapipes_cache::{CacheOptions, CachePolicy, ExternalChanges, FineGrained, Metrics};
-use serde::Serialize;
 
 use super::load::{Phase, phases};
 use super::plot::{self, Sample};
@@ -23,6 +23,7 @@ use crate::report::recorder::record;
 use crate::report::thread_clock::ThreadClock;
 use crate::system::signals::{self, WaitsFor};
 use crate::table::save;
+use outcome::Outcome;
 
 const ENDING: Ending = Ending {
     notes: "\
@@ -105,17 +106,6 @@ const CHANGING: &str = "128@zipf:0.8,512@zipf:0.8,128@drift:0.9,128@uniform,128@
 /// Samples of a phase, for the picture.
 const SAMPLES: u64 = 60;
 const SHOW_EVERY: Duration = Duration::from_millis(200);
-
-#[derive(Serialize)]
-struct Outcome {
-    file: String,
-    seconds: f64,
-    reads: u64,
-    reads_per_second: f64,
-    metrics: Metrics,
-    /// How bytes come from the device.
-    explain: String,
-}
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     told(args.metrics.as_deref(), "fine stat", |metrics| run_told(args, metrics))

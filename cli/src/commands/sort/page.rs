@@ -67,7 +67,7 @@ pub(super) fn page(report: &SortReport, ways: Vec<Way>, recording: &Recording) -
         report.seconds,
         units::rate(report.bytes, report.seconds)
     );
-    page.headline = headline(&done, &shares);
+    page.headline = headline(&done, &grouped(&shares));
     let cpu = recording.grew(recording.cpu(), 0.0, recording.seconds());
     page.facts = [
         ("records", report.records.to_string()),
@@ -149,9 +149,35 @@ fn shares(report: &SortReport, recording: &Recording, from: f64, to: f64) -> Vec
             Share::new(bottleneck(report, what, waited(SortWait::Input), to - from), part)
         })
         .collect();
-    shares.push(Share::new("the processor: threads sorted, merged and copied", left));
+    // What is left was work, as far as the process had processor time.
+    let cpu = (recording.grew(recording.cpu(), from, to) / whole).clamp(0.0, left);
+    shares.push(Share::new("the processor: threads sorted, merged and copied", cpu));
+    shares.push(Share::new("threads that wanted to work and had no core: other programs had it", left - cpu));
     shares.retain(|share| share.part > 0.0005);
     shares
+}
+
+/// The same with all writes of the disk as one share, and all its reads: they are one disk, as far as
+/// is known.
+fn grouped(shares: &[Share]) -> Vec<Share> {
+    let mut grouped = Vec::new();
+    let mut rest = shares.to_vec();
+    for of_disk in ["the disk's writes of ", "the disk's reads of "] {
+        let (same, others): (Vec<Share>, Vec<Share>) = rest.into_iter().partition(|s| s.what.starts_with(of_disk));
+        rest = others;
+        if same.len() < 2 {
+            rest.extend(same);
+            continue;
+        }
+        let whole: f64 = same.iter().map(|share| share.part).sum();
+        let parts: Vec<String> = same
+            .iter()
+            .map(|share| format!("of {} {}", share.what.trim_start_matches(of_disk), percent(share.part)))
+            .collect();
+        grouped.push(Share::new(format!("{} ({})", of_disk.trim_end_matches(" of "), parts.join(", ")), whole));
+    }
+    grouped.extend(rest);
+    grouped
 }
 
 /// What stands in the way while threads wait for something.
@@ -189,7 +215,7 @@ fn time(
     let waits: Vec<(usize, &str)> = of_workers().map(|what| (column(what), waits_for(what))).collect();
     let mut blocks = vec![
         parts::shares("Shares of the time of all sorting threads", whole),
-        parts::threads(recording, "Threads that sort and merge", threads, "work", &waits, marks),
+        parts::threads(recording, "Threads that sort and merge", threads, "work", &waits, marks, f64::INFINITY),
     ];
     let of_reader = [SortWait::Input, SortWait::Memory].map(|what| (column(what), waits_for(what)));
     let reading = phases.iter().find(|phase| matches!(phase.name, "runs" | "sort"));
@@ -198,8 +224,8 @@ fn time(
             + recording.grew(column(SortWait::Memory), 0.0, phase.to)
             > 0.0
     {
-        let title = format!("The thread that reads the input (until {:.2} s)", phase.to);
-        blocks.push(parts::threads(recording, &title, 1.0, "works, or has ended", &of_reader, marks));
+        let title = "The thread that reads the input, until it ends";
+        blocks.push(parts::threads(recording, title, 1.0, "work", &of_reader, marks, phase.to));
     }
     let mut columns = vec!["phase".to_owned(), "seconds".to_owned(), "work".to_owned()];
     let used: Vec<SortWait> =
@@ -221,8 +247,8 @@ fn time(
     }));
     PageSection {
         title: "Where the time went".into(),
-        note: "Work is what is left when measured waits are taken off: it includes time in which another program had \
-               the core."
+        note: "In the pictures, work is what is left when measured waits are taken off: it includes time in which \
+               another program had the core."
             .into(),
         blocks,
         ..PageSection::default()

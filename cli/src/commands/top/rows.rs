@@ -4,35 +4,14 @@
 //! from a liar, so whatever is missing or odd is left out of its row.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
 
-use datapipes::service::ClientStatus;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::sources::{Trouble, printable};
+use super::look::{Look, ProcessLook, printable};
 
 /// The most rows of a process.
 const MAX_ROWS: usize = 256;
-
-/// All that was seen at a moment.
-pub(super) struct Look {
-    pub(super) at: Instant,
-    pub(super) processes: Vec<ProcessLook>,
-    /// Clients of a service, with its process number.
-    pub(super) clients: Vec<(u32, ClientStatus)>,
-    pub(super) troubles: Vec<Trouble>,
-}
-
-/// What a process offered.
-pub(super) struct ProcessLook {
-    pub(super) pid: u32,
-    pub(super) program: String,
-    pub(super) age: Duration,
-    /// Whether it should have been written again by now.
-    pub(super) is_late: bool,
-    pub(super) measurements: Value,
-}
 
 /// A line of the view. What is not known is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -273,6 +252,8 @@ fn label(labels: &Value, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
+
     use datapipes::metrics::{Document, Label, Sample, vocabulary};
 
     fn process(samples: &[Sample]) -> ProcessLook {

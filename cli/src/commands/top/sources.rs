@@ -5,17 +5,10 @@ use std::time::{Duration, Instant};
 use datapipes::metrics::{Document, Sample};
 use datapipes::offer;
 use datapipes::service::Client;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::rows::{Look, ProcessLook};
-
-/// Something that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Trouble {
-    pub(super) place: String,
-    pub(super) why: String,
-}
+use super::look::{Look, MAX_REASON, ProcessLook, Trouble, harmless, printable};
 
 /// The text of a page.
 #[derive(Deserialize)]
@@ -40,9 +33,9 @@ impl Sources {
         let mut look = Look { at: Instant::now(), processes: Vec::new(), clients: Vec::new(), troubles: Vec::new() };
         match offer::pages() {
             Ok(pages) => pages.into_iter().for_each(|page| add_page(page, &mut look)),
-            Err(error) => {
-                look.troubles.push(Trouble { place: "pages of processes".into(), why: printable(&error.to_string()) })
-            }
+            Err(error) => look
+                .troubles
+                .push(Trouble { place: "pages of processes".into(), why: harmless(&error.to_string(), MAX_REASON) }),
         }
         self.add_service(&mut look);
         look
@@ -62,7 +55,7 @@ impl Sources {
                 look.clients.extend(status.clients.into_iter().map(|client| (pid, client)));
             }
             Err(error) => {
-                look.troubles.push(Trouble { place: "dpiped".into(), why: printable(&error.to_string()) });
+                look.troubles.push(Trouble { place: "dpiped".into(), why: harmless(&error.to_string(), MAX_REASON) });
                 self.service = None;
             }
         }
@@ -71,7 +64,7 @@ impl Sources {
 
 fn add_page(page: offer::OfferedPage, look: &mut Look) {
     let pid = page.owner.pid;
-    let trouble = |why: String| Trouble { place: format!("page of process {pid}"), why: printable(&why) };
+    let trouble = |why: String| Trouble { place: format!("page of process {pid}"), why: harmless(&why, MAX_REASON) };
     let text = match &page.text {
         Ok(text) => text,
         Err(why) => return look.troubles.push(trouble(why.clone())),
@@ -91,28 +84,4 @@ fn add_page(page: offer::OfferedPage, look: &mut Look) {
 fn process(pid: u32, program: &str, age: Duration, samples: &[Sample]) -> ProcessLook {
     let measurements = serde_json::to_value(Document(samples)).unwrap_or(Value::Null);
     ProcessLook { pid, program: program.to_owned(), age, is_late: false, measurements }
-}
-
-/// The longest words of others that are shown.
-const MAX_WORDS: usize = 80;
-
-/// Words of others without what a terminal would obey.
-pub(super) fn printable(words: &str) -> String {
-    let shown = words.chars().map(|c| {
-        let hides =
-            matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-        if c.is_control() || hides { '\u{fffd}' } else { c }
-    });
-    shown.take(MAX_WORDS).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_others_cannot_command_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\n\u{9b}\u{202e}c"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c");
-        assert_eq!(printable(&"x".repeat(1000)).len(), MAX_WORDS);
-    }
 }

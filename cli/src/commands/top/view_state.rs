@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use super::keys::Key;
+use super::look::Trouble;
 use super::rows::ActivityRow;
-use super::sources::Trouble;
 
 /// What follows from a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

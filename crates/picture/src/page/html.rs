@@ -1,8 +1,9 @@
 //! A page as HTML.
 
 use super::markup::Markup;
+use super::model::{BarList, HtmlPage, PageBlock, PageCheck, PageSection, Tone};
+use super::table::table;
 use super::timeline;
-use super::{BarList, HtmlPage, PageBlock, PageCheck, PageSection, PageTable, Tone};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -13,14 +14,21 @@ const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\
     <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
     <title>";
 
-pub(super) fn page(page: &HtmlPage) -> String {
+impl HtmlPage {
+    /// The page as HTML.
+    pub fn html(&self) -> String {
+        whole(self)
+    }
+}
+
+fn whole(page: &HtmlPage) -> String {
     let mut out = Markup::default();
     out.tag(HEAD).words(&page.title).tag("</title>\n<style>\n").tag(STYLE).tag("</style>\n</head>\n<body>\n<main>\n");
     out.tag("<h1>").words(&page.title).tag("</h1>\n");
     if !page.headline.text.is_empty() {
         out.tag(match page.headline.tone {
             Tone::Neutral => "<p class=\"headline\">",
-            Tone::Good => "<p class=\"headline good\"><strong>Good:</strong> ",
+            Tone::Good => "<p class=\"headline good\">",
             Tone::Warning => "<p class=\"headline warning\"><strong>Look at this:</strong> ",
             Tone::Bad => "<p class=\"headline bad\"><strong>Wrong:</strong> ",
         });
@@ -68,35 +76,6 @@ fn section(out: &mut Markup, part: &PageSection) {
     out.tag(if part.is_folded { "</details>\n</section>\n" } else { "</section>\n" });
 }
 
-pub(super) fn table(out: &mut Markup, table: &PageTable) {
-    let first_number = table.columns.len().saturating_sub(table.numbers);
-    let id = out.new_id();
-    out.tag("<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-labelledby=\"t").integer(id);
-    out.tag("\">\n<table>\n<caption id=\"t")
-        .integer(id)
-        .tag("\">")
-        .words(&table.caption)
-        .tag("</caption>\n<thead><tr>");
-    for (at, name) in table.columns.iter().enumerate() {
-        out.tag(if at >= first_number { "<th scope=\"col\" class=\"n\">" } else { "<th scope=\"col\">" });
-        out.words(name).tag("</th>");
-    }
-    out.tag("</tr></thead>\n<tbody>\n");
-    for row in &table.rows {
-        out.tag("<tr>");
-        for (at, cell) in row.iter().enumerate() {
-            let (open, close) = match at {
-                0 if first_number > 0 => ("<th scope=\"row\">", "</th>"),
-                at if at >= first_number => ("<td class=\"n\">", "</td>"),
-                _ => ("<td>", "</td>"),
-            };
-            out.tag(open).words(cell).tag(close);
-        }
-        out.tag("</tr>\n");
-    }
-    out.tag("</tbody>\n</table>\n</div>\n");
-}
-
 /// A table whose last column has a bar behind its words.
 fn bars(out: &mut Markup, list: &BarList) {
     let most = list.bars.iter().map(|bar| bar.1).filter(|v| v.is_finite()).fold(0.0, f64::max);
@@ -124,7 +103,7 @@ fn checks(out: &mut Markup, list: &[PageCheck]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::*;
+    use super::super::model::*;
 
     fn hostile() -> String {
         String::from_utf8_lossy(b"<script>alert(1)</script>\"'&\n\xff\x00\x1b[2J--></style>").into_owned()

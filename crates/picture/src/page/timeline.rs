@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 
 use super::markup::Markup;
-use super::{PageTable, TimelineChart, TimelineForm, TimelineSeries};
+use super::model::{PageTable, TimelineChart, TimelineForm, TimelineSeries};
+use super::table::table;
 use crate::chart::short;
 
 /// The picture's own units; it is stretched to its place.
@@ -39,7 +40,7 @@ pub(super) fn chart(out: &mut Markup, chart: &TimelineChart) {
     drawable.picture(out);
     drawable.times(out);
     out.tag("<details><summary>The same as a table</summary>\n");
-    super::html::table(out, &as_table(chart));
+    table(out, &as_table(chart));
     out.tag("</details>\n</figure>\n");
 }
 

@@ -4,7 +4,7 @@ use datapipes::metrics::CourseColumn;
 use datapipes::{Pipe, Route};
 use datapipes_picture::page::{HtmlPage, PageBlock, PageCheck, PageSection, Tone};
 
-use super::Outcome;
+use super::outcome::{Outcome, text};
 use crate::arguments::units;
 use crate::report::bottleneck::{Share, headline};
 use crate::report::parts;
@@ -94,7 +94,7 @@ pub(super) fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
     page.sections.push(parts::primitives(&movements));
     page.sections.push(parts::routes(&[("copy".to_owned(), Ok(o.route.clone()))]));
     page.sections.push(parts::process(recording, None));
-    page.sections.push(parts::printed(&super::text(o, |words, _| words.to_owned())));
+    page.sections.push(parts::printed(&text(o, |words, _| words.to_owned())));
     page
 }
 

@@ -171,6 +171,9 @@ fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
         units::rate(o.saved.bytes, o.restore_seconds)
     );
     page.headline = headline(&done, &shares);
+    let verdict =
+        if o.same { "The restored bytes are the saved ones." } else { "The restored bytes are NOT the saved ones." };
+    page.headline.text = format!("{verdict} {}", page.headline.text);
     page.headline.tone = if o.same { Tone::Good } else { Tone::Bad };
     page.facts = [
         ("bytes", units::bytes(o.saved.bytes)),

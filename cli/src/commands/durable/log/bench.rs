@@ -254,7 +254,15 @@ fn page(o: &Outcome, dir: &Path, recording: &Recording) -> HtmlPage {
         title: "Where the time went".into(),
         blocks: vec![
             parts::shares("Shares of the time", &shares),
-            parts::threads(recording, "The batch under way", 1.0, "no write or sync under way", &waits, &[]),
+            parts::threads(
+                recording,
+                "The batch under way",
+                1.0,
+                "no write or sync under way",
+                &waits,
+                &[],
+                f64::INFINITY,
+            ),
             PageBlock::Timeline(records),
             parts::rates(recording, "Bytes of records a second", &[(PAYLOAD, "payload")], &[]),
         ],

@@ -6,7 +6,7 @@ use datapipes_picture::page::{
     BarList, HtmlPage, PageBlock, PageSection, PageTable, TimelineChart, TimelineForm, TimelineSeries,
 };
 
-use super::Outcome;
+use super::outcome::Outcome;
 use crate::arguments::units;
 use crate::report::bottleneck::{Share, headline, percent};
 use crate::report::parts;

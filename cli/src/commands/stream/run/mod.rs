@@ -1,5 +1,6 @@
 //! One run of a stream, and what is shown of it.
 
+mod meters;
 pub(in crate::commands::stream) mod one;
 pub(in crate::commands::stream) mod page;
 pub(in crate::commands::stream) mod picture;

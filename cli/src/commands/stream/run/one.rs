@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use serde::Serialize;
 
-use super::page;
+use super::meters;
 use super::view::View;
 use super::watch::watch;
 use crate::commands::stream::ends::origin::{Generator, Opened, Sum, Summing};
@@ -159,17 +159,17 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
     let mut view = View::new(flow.placement, &chain, job.quiet);
     view.begin(&processes(&mut session, &flow, &chain)?);
     generator.iter().for_each(Generator::begin);
-    let meters = chain.links.iter().map(|link| Ok((link.meter.second()?, link.credits))).collect::<Result<Vec<_>>>();
-    let meters = match meters {
-        Ok(meters) => meters,
+    let readers = chain.links.iter().map(|link| Ok((link.meter.second()?, link.credits))).collect::<Result<Vec<_>>>();
+    let readers = match readers {
+        Ok(readers) => readers,
         // Without descriptors for them, only a page that was asked for is missed.
         Err(error) if job.records => return Err(error),
         Err(_) => Vec::new(),
     };
-    let columns = job.records.then(|| page::columns(meters.len()));
+    let columns = job.records.then(|| meters::columns(readers.len()));
     let work = || watch(&mut session, &flow, &mut chain, &mut view, job.patience);
-    let work = || offering::during("dpipe stream", || page::samples(&meters), work);
-    let (streamed, recording) = record(columns, || page::values(&meters), work);
+    let work = || offering::during("dpipe stream", || meters::samples(&readers), work);
+    let (streamed, recording) = record(columns, || meters::values(&readers), work);
     let ended_ns = now_ns();
     view.end();
     streamed.map_err(|e| written.explain(e))?;

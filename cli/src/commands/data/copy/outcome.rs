@@ -1,0 +1,53 @@
+//! What a copy finds.
+
+use datapipes::{PipeReport, Route};
+use serde::Serialize;
+
+use crate::arguments::units;
+use crate::colors::Color;
+use crate::report::recorder::Recording;
+
+/// The output of `--json`.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    /// Bytes moved.
+    pub(super) bytes: u64,
+    /// Seconds from the first transfer's start to the last one's end.
+    pub(super) seconds: f64,
+    /// Seconds after that until the bytes would survive a power failure; 0 for memory.
+    pub(super) sync_seconds: f64,
+    /// Bytes by `seconds`.
+    pub(super) bytes_per_second: f64,
+    /// Processor time of the process during `seconds`.
+    pub(super) cpu_seconds: f64,
+    /// Whether both ends are equal; null without --verify.
+    pub(super) verified: Option<bool>,
+    /// The route, with reasons.
+    pub(super) route: Route,
+    /// The report of the pipe.
+    pub(super) report: PipeReport,
+    /// Seconds in which both ends were compared.
+    #[serde(skip)]
+    pub(super) verify_seconds: f64,
+    /// What was read of the counters meanwhile, where a page is to be made.
+    #[serde(skip)]
+    pub(super) recording: Option<Recording>,
+}
+
+/// The outcome in words, of which `paint` colours those that count.
+pub(super) fn text(outcome: &Outcome, paint: impl Fn(&str, Color) -> String) -> String {
+    let o = outcome;
+    let rate = units::rate(o.bytes, o.seconds);
+    let mut text =
+        format!("{} in {:.3} s ({rate}), {:.3} s of processor time", units::bytes(o.bytes), o.seconds, o.cpu_seconds);
+    if o.sync_seconds > 0.0005 {
+        text += &format!(", synced in {:.3} s", o.sync_seconds);
+    }
+    match o.verified {
+        Some(true) => text += &format!(", {}: both ends are equal", paint("verified", Color::Good)),
+        Some(false) => text += &format!(", {}: the target was not kept", paint("DIFFERENT", Color::Bad)),
+        None => {}
+    }
+    let whys = o.route.hops.iter().map(|hop| format!("  {} because {}\n", hop.primitive, hop.why));
+    format!("{text}\n{}{}", o.report, whys.collect::<String>())
+}
