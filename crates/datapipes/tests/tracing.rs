@@ -139,7 +139,7 @@ fn products_are_heard() {
         // A log of small segments.
         let options = LogOptions::default().batch_bytes(64 << 10).segment_bytes(256 << 10);
         let log = Log::open(&machine, LogFolder::at(&machine, folder.path("log")), options).unwrap();
-        (0..40).for_each(|_| {
+        (0..60).for_each(|_| {
             log.append_durable(&[7; 30_000]).unwrap();
         });
         let (region, again) = (Dram::allocate(8192).unwrap(), Dram::allocate(8192).unwrap());
