@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn the_file_is_there_before_the_work_during_it_and_after_any_end() {
         let dir = tempfile_dir();
-        let path = dir.path().join("m.prom");
+        let path = dir.at().join("m.prom");
         let read = || std::fs::read_to_string(&path).unwrap();
         let state = |name: &str| format!("datapipes_command_state{{outcome=\"{name}\",command=\"sort\"}} 1\n");
         let failed = told(Some(&path), "sort", |metrics| {
@@ -190,8 +190,8 @@ mod tests {
         })
         .unwrap();
         assert!(read().contains(&state("mismatch")) && read().contains("datapipes_sort_runs 3\n"), "{}", read());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
-        let nowhere = dir.path().join("none/m.prom");
+        assert_eq!(std::fs::read_dir(dir.at()).unwrap().count(), 1, "nothing else is left");
+        let nowhere = dir.at().join("none/m.prom");
         let refused = told(Some(&nowhere), "sort", |_| panic!("there is no place for the metrics"));
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotFound);
         assert!(told(None, "sort", |metrics| metrics.during(Vec::new, || Ok(CommandStatus::Good))).is_ok());

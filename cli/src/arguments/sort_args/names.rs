@@ -49,7 +49,7 @@ const LONG: [(&str, Takes, u8); 29] = [
 
 /// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with
 /// --version-sort.
-const EXACT: [(&str, Takes); 17] = [
+const EXACT: [(&str, Takes); 18] = [
     ("version", Nothing),
     ("records", Perhaps),
     ("u32", Nothing),

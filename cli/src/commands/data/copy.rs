@@ -16,7 +16,6 @@ use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
-use crate::colors::Color;
 use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};

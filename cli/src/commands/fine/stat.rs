@@ -158,7 +158,7 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>) -> Result<CommandStatus> {
             note(&format!("drawn in {}\n", path.display()));
         }
         if let (Some(path), 0) = (&args.plot_memory, number) {
-            save(path, &memory::svg(&fine.metrics(), args.memory, reads))?;
+            save(path, &super::memory::svg(&fine.metrics(), args.memory, reads))?;
         }
         let file = file.display().to_string();
         let (metrics, explain) = (fine.metrics(), fine.explain());
