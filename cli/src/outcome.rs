@@ -89,6 +89,18 @@ pub(crate) fn note(text: &str) {
     standard_streams::note(text.as_bytes());
 }
 
+/// Words of others, such as names of files, without what a terminal would obey or hide, and with
+/// at most `most` characters.
+pub(crate) fn harmless(words: &str, most: usize) -> String {
+    let shown = words.chars().map(|c| {
+        let hides = matches!(c,
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
+            | '\u{e0000}'..='\u{e007f}');
+        if c.is_control() || hides { '\u{fffd}' } else { c }
+    });
+    shown.take(most).collect()
+}
+
 /// Prints to the standard output; a reader that went away is an error like others, not a panic.
 pub(crate) fn print(text: &str) -> Result<()> {
     use std::io::Write;

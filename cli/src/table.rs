@@ -9,7 +9,8 @@ use crate::outcome::print;
 /// Writes a picture, and says so on the standard error, for the output may be JSON.
 pub(crate) fn save(path: &Path, picture: &str) -> Result<()> {
     crate::system::files::write_text(path, picture)?;
-    crate::outcome::note(&format!("drawn in {}\n", path.display()));
+    let name = crate::outcome::harmless(&path.display().to_string(), 4096);
+    crate::outcome::note(&format!("drawn in {name}\n"));
     Ok(())
 }
 

@@ -213,3 +213,59 @@ fn a_page_is_whole_or_not_there() {
     let output = dpipe(folder, &["sort", "lines", "-o", "sorted", "--report-html=/dev/stdout"]);
     assert!(output.stdout.starts_with(b"<!DOCTYPE html>"), "{output:?}");
 }
+
+#[test]
+fn a_file_of_an_option_is_not_what_the_command_reads_or_writes() {
+    let folder = folder();
+    let at = folder.at();
+    std::fs::write(at.join("in"), "b\na\n").unwrap();
+    std::fs::hard_link(at.join("in"), at.join("other")).unwrap();
+    for option in ["--report-html", "--metrics"] {
+        for arguments in [
+            &["copy", "in", "out", option, "in"][..],
+            &["copy", "in", "out", option, "out"],
+            &["copy", "in", "out", option, "other"],
+            &["copy", "in", ".", option, "./in"],
+            &["sort", "in", "-o", "out", option, "in"],
+            &["sort", "in", "-o", "out", option, "./out"],
+            &["sort", "in", option, "other"],
+            &["stream", "--from", "file:in", "--output", "out", option, "in"],
+            &["stream", "--from", "file:in", "--output", "out", option, "out"],
+            &["fine", "stat", "in", "--reads", "1", option, "in"],
+        ] {
+            let refused = dpipe(at, arguments);
+            let words = String::from_utf8_lossy(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {words}");
+            assert!(words.contains(option) && words.contains("the same file"), "{arguments:?}: {words}");
+            assert_eq!(std::fs::read(at.join("in")).unwrap(), b"b\na\n", "{arguments:?}");
+            assert!(!at.join("out").exists(), "{arguments:?}");
+        }
+    }
+    let twice = dpipe(at, &["sort", "in", "-o", "out", "--report-html", "x", "--metrics", "x"]);
+    assert_eq!(twice.status.code(), Some(2));
+}
+
+#[test]
+fn a_page_for_a_descriptor_keeps_what_is_there() {
+    let folder = folder();
+    std::fs::write(folder.path("in"), "b\na\n").unwrap();
+    std::fs::write(folder.path("log"), "precious\n").unwrap();
+    let log = std::fs::File::options().append(true).open(folder.path("log")).unwrap();
+    let mut sort = std::process::Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    sort.current_dir(folder.at()).args(["sort", "in", "--report-html", "/dev/stdout"]).stdout(log);
+    assert!(sort.status().unwrap().success());
+    let text = std::fs::read_to_string(folder.path("log")).unwrap();
+    assert!(text.starts_with("precious\na\nb\n<!DOCTYPE html>"), "{}", &text[..text.len().min(80)]);
+}
+
+#[test]
+fn a_named_pipe_that_nobody_reads_is_refused_before_the_work() {
+    let folder = folder();
+    std::fs::write(folder.path("in"), "b\na\n").unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, folder.path("pipe"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+        .unwrap();
+    let refused = dpipe(folder.at(), &["copy", "in", "out", "--report-html", "pipe"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("start its reader first"));
+    assert!(!folder.path("out").exists());
+}

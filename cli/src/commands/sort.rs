@@ -33,6 +33,7 @@ use crate::progress::{self, State};
 use crate::report::options::PageFile;
 use crate::report::recorder::record;
 use crate::system::afterwards::close_afterwards;
+use crate::system::side_files::keep_apart;
 use crate::system::signals::{self, WaitsFor};
 
 /// Sorts as the arguments say; they are those behind the word `sort`.
@@ -44,7 +45,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::from(error.exit_code);
         }
     };
-    let outcome = prepare(&mut parsed).and_then(|()| match parsed.action {
+    let outcome = prepare(&mut parsed).and_then(|()| apart(&parsed)).and_then(|()| match parsed.action {
         Action::Help => print(help::TEXT).map(|()| CommandStatus::Good),
         Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| CommandStatus::Good),
         Action::Check { quiet } => {
@@ -55,6 +56,14 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         }
     });
     exit_code_in_words("sort", outcome, |error| words::words(error, &places::folders(&parsed)))
+}
+
+/// Refuses files of options that are inputs or the output, before anything is written.
+fn apart(parsed: &Parsed) -> Result<()> {
+    let names = parsed.inputs.iter().chain(&parsed.output).filter(|name| *name != "-");
+    let places: Vec<&Path> = names.map(Path::new).collect();
+    let page = ("--report-html", parsed.report_html.as_deref().map(Path::new));
+    keep_apart(&[("--metrics", file_of_metrics(parsed)), page], &places)
 }
 
 fn file_of_metrics(parsed: &Parsed) -> Option<&Path> {

@@ -34,6 +34,7 @@ use crate::arguments::units::parse_size;
 use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, json, print, print_error};
 use crate::report::options::ReportArgs;
+use crate::system::side_files::keep_apart;
 use crate::system::signals::{self, WaitsFor};
 use crate::table::save;
 use ends::origin::Origin;
@@ -204,6 +205,15 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let mut places = Vec::new();
+    if let Origin::File(path) = &args.from {
+        places.push(path.as_path());
+    }
+    if let Target::File(path) = &args.output {
+        places.push(path.as_path());
+    }
+    let metrics = ("--metrics", args.metrics.as_deref());
+    keep_apart(&[metrics, ("--plot", args.plot.as_deref()), args.report_page.side_file()], &places)?;
     told(args.metrics.as_deref(), "stream", |metrics| run_told(args, metrics))
 }
 

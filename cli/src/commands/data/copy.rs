@@ -22,6 +22,7 @@ use crate::progress::{self, State};
 use crate::report::options::ReportArgs;
 use crate::report::recorder::record;
 use crate::system::files;
+use crate::system::side_files::keep_apart;
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, colors, offering, system::child};
 use outcome::{Outcome, text};
@@ -79,6 +80,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let (source, target) = (args.source.parse::<Uri>()?, args.target.parse::<Uri>()?);
+    let mut places: Vec<PathBuf> = [&source, &target].into_iter().filter_map(Uri::path).map(PathBuf::from).collect();
+    // In a folder, the file has the name of the source.
+    if let (Some(folder), Some(name)) = (target.path(), source.path().and_then(Path::file_name)) {
+        places.push(folder.join(name));
+    }
+    let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
+    let options = [("--metrics", args.metrics.as_deref()), args.report_page.side_file()];
+    keep_apart(&options, &places)?;
     told(args.metrics.as_deref(), "copy", |metrics| run_told(args, metrics))
 }
 

@@ -13,6 +13,7 @@ use crate::any_locator::{AnyLocator, Memory, with_access};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::system::side_files::keep_apart;
 use crate::table::save;
 
 const TYPICAL: u64 = 64 << 20;
@@ -58,6 +59,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let source = args.source.parse::<Uri>()?;
     let target = args.target.parse::<Uri>()?;
+    let places: Vec<&Path> = [&source, &target].into_iter().filter_map(Uri::path).collect();
+    keep_apart(&[("--plot", args.plot.as_deref())], &places)?;
     let open_len = args.size.unwrap_or(TYPICAL);
     let source = AnyLocator::source(&machine, &source, Memory { len_bytes: open_len, prefault: false })?;
     let typical = args.size.unwrap_or(source.len()?).max(1);

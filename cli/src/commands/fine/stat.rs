@@ -3,7 +3,7 @@
 mod outcome;
 mod page;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -21,6 +21,7 @@ use crate::progress;
 use crate::report::options::ReportArgs;
 use crate::report::recorder::record;
 use crate::report::thread_clock::ThreadClock;
+use crate::system::side_files::keep_apart;
 use crate::system::signals::{self, WaitsFor};
 use crate::table::save;
 use outcome::Outcome;
@@ -108,6 +109,10 @@ const SAMPLES: u64 = 60;
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let places: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
+    let pictures = [("--plot", args.plot.as_deref()), ("--plot-memory", args.plot_memory.as_deref())];
+    let [plot, memory] = pictures;
+    keep_apart(&[("--metrics", args.metrics.as_deref()), plot, memory, args.report_page.side_file()], &places)?;
     told(args.metrics.as_deref(), "fine stat", |metrics| run_told(args, metrics))
 }
 

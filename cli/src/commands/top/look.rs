@@ -6,6 +6,8 @@ use datapipes::service::ClientStatus;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::outcome::harmless;
+
 /// All that was seen at a moment.
 pub(super) struct Look {
     pub(super) at: Instant,
@@ -41,15 +43,6 @@ pub(super) const MAX_REASON: usize = 300;
 /// Words of others without what a terminal would obey.
 pub(super) fn printable(words: &str) -> String {
     harmless(words, MAX_WORDS)
-}
-
-pub(super) fn harmless(words: &str, most: usize) -> String {
-    let shown = words.chars().map(|c| {
-        let hides =
-            matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-        if c.is_control() || hides { '\u{fffd}' } else { c }
-    });
-    shown.take(most).collect()
 }
 
 #[cfg(test)]

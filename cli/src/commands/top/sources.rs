@@ -8,7 +8,8 @@ use datapipes::service::Client;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::look::{Look, MAX_REASON, ProcessLook, Trouble, harmless, printable};
+use super::look::{Look, MAX_REASON, ProcessLook, Trouble, printable};
+use crate::outcome::harmless;
 
 /// The text of a page.
 #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 //! Names of places, for command lines: `ssd:/path?access=direct`, `dram:64M`, `cache:l2/core0`,
 //! `pmem:/mnt/pmem/x`, `numa:1?len=64M`, or a plain path.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::FileAccess;
@@ -57,6 +57,16 @@ pub enum Uri {
         /// The length in bytes.
         len: u64,
     },
+}
+
+impl Uri {
+    /// The path of a file or device; `None` for memory.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Uri::Ssd { path, .. } | Uri::Pmem { path, .. } => Some(path),
+            Uri::Dram { .. } | Uri::CoreCache { .. } | Uri::Numa { .. } => None,
+        }
+    }
 }
 
 const FORMS: &str = "write a path, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/core0, \

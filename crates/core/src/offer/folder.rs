@@ -128,10 +128,15 @@ impl Folder {
 
 /// The folder of this user.
 fn path() -> PathBuf {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute());
-    match own {
+    // The folder of another user, which `su` leaves in the variable, would be given a folder that
+    // its owner cannot enter.
+    let me = rustix::process::geteuid().as_raw();
+    let is_own = |dir: &OsString| {
+        Path::new(dir).is_absolute() && rustix::fs::stat(Path::new(dir)).is_ok_and(|stat| stat.st_uid == me)
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(is_own) {
         Some(dir) => Path::new(&dir).join("datapipes"),
-        None => PathBuf::from(format!("/dev/shm/datapipes-{}", rustix::process::geteuid().as_raw())),
+        None => PathBuf::from(format!("/dev/shm/datapipes-{me}")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datapipes_core::Result;
 use datapipes_service::server::{LogPriority, ProbeOutcome, ServiceLog, ServiceProbe};
@@ -10,6 +10,12 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 
 /// How often the manager is told how the service is, where it keeps no watchdog.
 const EVERY: Duration = Duration::from_secs(10);
+
+/// The shortest time between two probes, each of which makes a pipe and copies by it. A watchdog
+/// that is shorter than three of these cannot be kept.
+const MIN_EVERY: Duration = Duration::from_millis(100);
+/// The least time that a probe has: one that cannot be met would be found, not the service's state.
+const MIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager, if there is one.
 pub(crate) struct ServiceManager {
@@ -32,7 +38,9 @@ impl ServiceManager {
 
     /// Sends it a message. Errors are ignored: it finds out by itself that it hears nothing.
     pub(crate) fn tell(&self, what: &str) {
-        let _ = sendto(&self.socket, what.as_bytes(), SendFlags::NOSIGNAL, &self.address);
+        // A manager that does not read its socket may not hold up the service, least of all its end.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let _ = sendto(&self.socket, what.as_bytes(), flags, &self.address);
     }
 
     /// Tells it how the service is until `end` is closed. While the manager keeps a watchdog, that
@@ -41,14 +49,17 @@ impl ServiceManager {
     pub(crate) fn keep_told(&self, mut probe: ServiceProbe, log: &ServiceLog, end: &Receiver<()>) {
         let watchdog = watchdog_time();
         // Three tries, so that a machine under load does not lose a service that is only slow.
-        let every = watchdog.map_or(EVERY, |time| time / 3);
-        let mut was_well = true;
+        let every = watchdog.map_or(EVERY, |time| (time / 3).max(MIN_EVERY));
+        let (mut was_well, mut silent_until) = (true, None);
         while end.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-            let found = probe.check(every);
+            let found = probe.check(every.max(MIN_PATIENCE));
+            let now = Instant::now();
             if let Err(e) = &found
                 && was_well
+                && silent_until.is_none_or(|until| until <= now)
             {
                 log.line_of(LogPriority::Error, format_args!("does not serve: {e}"));
+                silent_until = Some(now + EVERY);
             }
             was_well = found.is_ok();
             self.tell(&message(watchdog.is_some(), &found));

@@ -90,17 +90,12 @@ impl Drop for Listener {
 pub(in crate::server) fn bind_path(path: &Path, mode: u32, kind: SocketType) -> Result<(OwnedFd, FileLock)> {
     let fail = |e: Errno| Error::os("listen", e.raw_os_error(), path.display().to_string());
     let address = SocketAddrUnix::new(path).map_err(fail)?;
+    // Before there is a lock beside it: what is refused leaves nothing behind.
+    is_socket(path)?;
     let lock = lock(path)?;
-    match rustix::fs::lstat(path) {
-        Err(Errno::NOENT) => {}
-        Err(e) => return Err(fail(e)),
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
-            let context = format!("{}: there is a file that is not a socket", path.display());
-            return Err(
-                Error::new(ErrorKind::InvalidInput, "listen", context).with_advice("remove it, or choose another path")
-            );
-        }
-        Ok(_) => {
+    match is_socket(path)? {
+        false => {}
+        true => {
             // We have the lock, so no other dpiped serves it; another program may.
             let probe = socket(kind)?;
             match connect(&probe, &address) {
@@ -117,6 +112,19 @@ pub(in crate::server) fn bind_path(path: &Path, mode: u32, kind: SocketType) -> 
     bound.map_err(fail)?;
     listen(&socket, BACKLOG).map_err(fail)?;
     Ok((socket, lock))
+}
+
+/// Whether there is a socket at a path. What is not a socket is an error.
+fn is_socket(path: &Path) -> Result<bool> {
+    match rustix::fs::lstat(path) {
+        Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(Error::os("listen", e.raw_os_error(), path.display().to_string())),
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Socket => Ok(true),
+        Ok(_) => {
+            let context = format!("{}: there is a file that is not a socket", path.display());
+            Err(Error::new(ErrorKind::InvalidInput, "listen", context).with_advice("remove it, or choose another path"))
+        }
+    }
 }
 
 fn socket(kind: SocketType) -> Result<OwnedFd> {
