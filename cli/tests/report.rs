@@ -120,7 +120,7 @@ fn look_in_browser(folder: &Path) {
     // One page that loads in both is enough for CI; all of them where pictures are wanted.
     let pages: Vec<&str> = match &kept {
         Some(_) => PAGES.iter().map(|page| page.0).collect(),
-        None => vec!["sort", "stream"],
+        None => vec!["sort"],
     };
     for name in pages {
         let url = format!("file://{}/{name}.html", folder.display());

@@ -28,13 +28,20 @@ pub(crate) fn rates(
     columns: &[(usize, &str)],
     marks: &[(f64, String)],
 ) -> PageBlock {
-    let series = columns.iter().map(|(column, name)| {
-        let values: Vec<f64> = recording.course.rates(*column).iter().map(|rate| rate / 1e9).collect();
-        TimelineSeries { name: (*name).to_owned(), values }
+    let rates: Vec<Vec<f64>> = columns.iter().map(|(column, _)| recording.course.rates(*column)).collect();
+    let most = rates.iter().flatten().copied().fold(0.0, f64::max);
+    let (unit, scale) = match most {
+        1e8.. => ("GB/s", 1e9),
+        1e5.. => ("MB/s", 1e6),
+        _ => ("kB/s", 1e3),
+    };
+    let series = columns.iter().zip(&rates).map(|((_, name), rates)| TimelineSeries {
+        name: (*name).to_owned(),
+        values: rates.iter().map(|rate| rate / scale).collect(),
     });
     PageBlock::Timeline(TimelineChart {
         title: title.to_owned(),
-        unit: "GB/s".into(),
+        unit: unit.into(),
         seconds: recording.course.seconds().to_vec(),
         series: series.filter(|series| series.values.iter().any(|v| *v > 0.0)).collect(),
         marks: marks.to_vec(),

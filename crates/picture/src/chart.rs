@@ -195,7 +195,12 @@ pub(crate) fn short(value: f64) -> String {
 }
 
 fn trimmed(value: f64) -> String {
-    let digits = if value.abs() >= 10.0 { 1 } else { 2 };
+    let digits = match value.abs() {
+        10.0.. => 1,
+        0.1.. => 2,
+        0.001.. => 4,
+        _ => 6,
+    };
     let text = format!("{value:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
@@ -242,5 +247,6 @@ mod tests {
             }
         }
         assert_eq!([0.0, 0.25, 12.0, 123.4, 12_345.0, 2.5e6].map(short), ["0", "0.25", "12", "123", "12.3k", "2.5M"]);
+        assert_eq!([0.0025, 0.00004].map(short), ["0.0025", "0.00004"]);
     }
 }

@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn what_is_shown_is_measured() {
         for (name, ..) in SHOWN {
-            assert!(vocabulary::ALL.iter().any(|(_, m)| m.name == name), "{name}");
+            assert!(vocabulary::ALL.iter().any(|(_, measurement)| measurement.name == name), "{name}");
         }
     }
 }

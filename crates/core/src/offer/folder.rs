@@ -92,7 +92,7 @@ impl Folder {
                 found.push(page);
             }
         }
-        found.sort_by(|a, b| (a.owner.pid, a.owner.started).cmp(&(b.owner.pid, b.owner.started)));
+        found.sort_by_key(|page| (page.owner.pid, page.owner.started));
         Ok(found)
     }
 
