@@ -300,7 +300,7 @@ fn an_engine_that_dies_at_any_step_loses_nothing() {
             let demanded = scene(&Script::new(plan), true);
             let e = demanded.pipe.transfer(ALL).unwrap_err();
             let done = e.bytes_done();
-            assert!(e.kind() == ErrorKind::Device && done <= at * 4096 && done % 4096 == 0, "{at}: {e}");
+            assert!(e.kind() == ErrorKind::Device && done <= at * 4096 && done.is_multiple_of(4096), "{at}: {e}");
             let (source, target) = (demanded.source.lease().unwrap(), demanded.target.lease().unwrap());
             assert_eq!(source[3..3 + done as usize], target[5..5 + done as usize]);
         }
