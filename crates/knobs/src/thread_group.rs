@@ -172,7 +172,8 @@ impl Drop for ThreadGroup {
 /// Removes the groups of threads of processes that died, and returns their folders.
 ///
 /// # Errors
-/// `Busy` while another program changes resctrl; where the kernel refuses to remove one.
+/// `Busy` while another program changes resctrl. The first refusal of the kernel, after all others
+/// were tried.
 pub fn remove_stale_groups(tree: &MachineTree) -> Result<Vec<String>> {
     if stale_candidates(tree).is_empty() {
         return Ok(Vec::new());
@@ -189,17 +190,19 @@ fn stale_candidates(tree: &MachineTree) -> Vec<String> {
 
 /// The caller has the lock of resctrl, so no group is half made.
 fn remove_stale(tree: &MachineTree) -> Result<Vec<String>> {
-    let mut removed = Vec::new();
+    let (mut removed, mut refused) = (Vec::new(), None);
     for folder in stale_candidates(tree) {
         // One that vanished meanwhile is gone, and a link is no group.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(open) = rustix::fs::open(tree.path(&folder), flags, Mode::empty()).map(File::from) else { continue };
         let Ok(lock) = FileLock::take(open) else { continue };
-        tree.remove_folder(&folder).map_err(|e| Error::io("remove a group of threads", e, format!("/{folder}")))?;
+        match tree.remove_folder(&folder) {
+            Ok(()) => removed.push(format!("/{folder}")),
+            Err(e) => _ = refused.get_or_insert(Error::io("remove a group of threads", e, format!("/{folder}"))),
+        }
         drop(lock);
-        removed.push(format!("/{folder}"));
     }
-    Ok(removed)
+    refused.map_or(Ok(removed), Err)
 }
 
 /// Takes the lock by which programs that change resctrl keep out of each other's way (Linux,

@@ -331,9 +331,12 @@ fn tell(args: &SetArgs, changes: &[KnobChange], restored: Option<RestoredKnobs>,
 
 fn restore(tree: &MachineTree, forgets: bool) -> Result<CommandStatus> {
     let silent: &mut dyn FnMut(TransactionStep) = &mut |_| {};
-    let groups = remove_stale_groups(tree)?;
+    // Settings come first: a group that cannot be removed must not keep them from their old values.
+    let restored = if forgets { forget_left_over(tree, silent) } else { restore_left_over(tree, silent) };
+    let groups = remove_stale_groups(tree);
+    let done = restored?;
+    let groups = groups?;
     groups.iter().try_for_each(|folder| print(&format!("{folder}: a group of threads that are gone is removed\n")))?;
-    let done = if forgets { forget_left_over(tree, silent)? } else { restore_left_over(tree, silent)? };
     if done.is_some() || groups.is_empty() {
         print(&done.as_ref().map_or_else(|| "nothing is left over\n".to_owned(), shown_restored))?;
     }

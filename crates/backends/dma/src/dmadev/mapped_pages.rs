@@ -123,7 +123,11 @@ mod tests {
             if self.refuses {
                 return Err("refused".into());
             }
-            assert!(pages.start < pages.end && pages.start % page_size() == 0 && pages.end % page_size() == 0);
+            assert!(
+                pages.start < pages.end
+                    && pages.start.is_multiple_of(page_size())
+                    && pages.end.is_multiple_of(page_size())
+            );
             assert!(!pages.clone().step_by(page_size()).any(|page| self.has(page)), "mapped twice: {pages:?}");
             self.mapped.insert(pages.start, pages.end);
             Ok(())
@@ -147,7 +151,7 @@ mod tests {
             if random.next() % 5 < 3 && used.len() < 20 {
                 let start = (1 << 30) + random.next() as usize % (20 * page_size());
                 let len = random.next() as usize % (6 * page_size());
-                iommu.refuses = random.next() % 10 == 0;
+                iommu.refuses = random.next().is_multiple_of(10);
                 match pages.hold(start..start + len, &mut iommu) {
                     Ok(held) => _ = used.insert(number, (start..start + len, held)),
                     Err(why) => assert_eq!(why, "refused"),
