@@ -1,5 +1,5 @@
-//! Merging sorted numbers: the values that come next are sorted in the cache, or merged there two by
-//! two if they come from few sources.
+//! Merging sorted numbers: the values that come next are sorted in the cache, or merged there two
+//! by two if they come from few sources.
 
 use datapipes_core::Result;
 use datapipes_core::memory::as_bytes;

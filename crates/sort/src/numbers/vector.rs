@@ -11,8 +11,8 @@
 //! ```
 //! There is one algorithm over [`lanes::Lanes`]; the instructions and the widths differ only in
 //! their intrinsics. It is compiled once for each set of [`instructions`]. A CPU without AVX2, and
-//! an input that keeps splitting badly, get `sort_unstable`. The method is that of Bramas (2017) and
-//! of Google's vqsort (2022). Compressing *stores* are avoided, because Zen 4 runs them in
+//! an input that keeps splitting badly, get `sort_unstable`. The method is that of Bramas (2017)
+//! and of Google's vqsort (2022). Compressing *stores* are avoided, because Zen 4 runs them in
 //! microcode; registers are compressed and then stored. AVX2 has none, and permutes by a table.
 //!
 //! It uses one core and does not allocate.

@@ -6,9 +6,9 @@
 //! first    how many splitters lie in the cells before it
 //! search   the splitters of the cell by halves: as many steps as the fullest cell needs
 //! ```
-//! If keys are spread evenly, no cell has more than one splitter, and one step is enough. Cells that
-//! grow do the same for keys most of which are small. If all splitters lie in one cell, this is a
-//! binary search. There is no branch that depends on a key.
+//! If keys are spread evenly, no cell has more than one splitter, and one step is enough. Cells
+//! that grow do the same for keys most of which are small. If all splitters lie in one cell, this
+//! is a binary search. There is no branch that depends on a key.
 
 /// Cells for each splitter. The widths of buckets differ by chance; with so many cells even the
 /// narrowest one is wider than a cell.

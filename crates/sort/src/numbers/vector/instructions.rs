@@ -1,7 +1,7 @@
 //! The instructions that this CPU was found to have, as values, and how code is compiled for them.
 //!
-//! A value of [`Avx512`] or [`Avx2`] exists only after the CPU was asked. So what is built on one is
-//! safe to call; only operations that follow a pointer are not.
+//! A value of [`Avx512`] or [`Avx2`] exists only after the CPU was asked. So what is built on one
+//! is safe to call; only operations that follow a pointer are not.
 #![allow(unsafe_code)]
 
 /// A proof that this CPU has the AVX-512 instructions that the sort uses.

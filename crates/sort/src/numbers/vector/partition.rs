@@ -152,8 +152,8 @@ fn partition_inline<L: Lanes, const EQUAL_LEFT: bool>(lanes: L, values: &mut [L:
         split.write(vector, lefts & valid, !lefts & valid);
     }
     for vector in kept.iter().take(L::BATCH) {
-        // SAFETY: the one gap has exactly as much room as vectors are still kept, so for the last of
-        // them both places are the same, and for the others they are apart.
+        // SAFETY: the one gap has exactly as much room as vectors are still kept, so for the last
+        // of them both places are the same, and for the others they are apart.
         unsafe { split.write_all::<EQUAL_LEFT>(*vector) };
     }
     for vector in current.iter().take(L::BATCH) {

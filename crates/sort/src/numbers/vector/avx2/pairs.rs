@@ -35,7 +35,8 @@ impl<const WHOLE: bool> Words128<WHOLE> {
             return above;
         }
         let low = self.0.above(a.low, b.low);
-        // SAFETY: `self` proves the instructions. The three comparisons do not wait for one another.
+        // The three comparisons do not wait for one another.
+        // SAFETY: `self` proves the instructions.
         unsafe { _mm256_or_si256(above, _mm256_and_si256(_mm256_cmpeq_epi64(a.high, b.high), low)) }
     }
 
