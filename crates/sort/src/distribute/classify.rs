@@ -2,88 +2,50 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod cells;
+#[cfg(target_arch = "x86_64")]
+mod tree;
+
+use cells::Cells;
+#[cfg(target_arch = "x86_64")]
+use tree::Tree;
 
 #[cfg(target_arch = "x86_64")]
 use crate::numbers::vector::Avx512;
 
-/// Splitters in the order of the levels of a complete binary tree: the children of node i are 2i
-/// and 2i + 1, so a walk down has no branch. Bucket i holds the prefixes above splitter i - 1 and
-/// up to splitter i.
-pub(crate) struct Classifier {
-    tree: Vec<u64>,
-    levels: u32,
-    #[cfg(target_arch = "x86_64")]
-    vectors: Option<Avx512>,
-}
+/// Finds buckets. Bucket i holds the prefixes above splitter i - 1 and up to splitter i.
+pub(crate) struct Classifier(Way);
 
-/// Several walks at once hide each other's latency.
-const WALKS: usize = 16;
+enum Way {
+    /// A walk down a tree in AVX-512 registers.
+    #[cfg(target_arch = "x86_64")]
+    Vectors(Avx512, Tree),
+    /// A table. It is faster than a walk down a tree one word at a time.
+    Table(Cells),
+}
 
 impl Classifier {
     /// Makes a classifier of ascending splitters.
     pub(crate) fn new(splitters: &[u64]) -> Classifier {
-        let leaves = (splitters.len() + 1).next_power_of_two();
         #[cfg(target_arch = "x86_64")]
-        let (vectors, leaves) = match Avx512::detect() {
-            Some(vectors) => (Some(vectors), leaves.max(avx512::MIN_LEAVES)),
-            None => (None, leaves),
-        };
-        // No prefix is above the padding, so no walk ends behind it.
-        let mut padded = splitters.to_vec();
-        padded.resize(leaves - 1, u64::MAX);
-        let mut tree = vec![0; leaves];
-        fill(&mut tree, &padded, 1);
-        Classifier {
-            #[cfg(target_arch = "x86_64")]
-            vectors,
-            tree,
-            levels: leaves.trailing_zeros(),
+        if let Some(vectors) = Avx512::detect() {
+            return Classifier(Way::Vectors(vectors, Tree::new(splitters, avx512::MIN_LEAVES)));
         }
+        Classifier(Way::Table(Cells::new(splitters)))
     }
 
     /// Sets the bucket of each prefix.
     #[inline]
     pub(crate) fn classify(&self, prefixes: &[u64], buckets: &mut [u16]) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(vectors) = self.vectors {
-            let done = avx512::classify(vectors, &self.tree, prefixes, buckets);
-            return self.classify_by_words(&prefixes[done..], &mut buckets[done..]);
-        }
-        self.classify_by_words(prefixes, buckets);
-    }
-
-    fn classify_by_words(&self, prefixes: &[u64], buckets: &mut [u16]) {
-        let (groups, rest) = prefixes.as_chunks::<WALKS>();
-        let (targets, last) = buckets.as_chunks_mut::<WALKS>();
-        for (group, target) in groups.iter().zip(targets) {
-            let mut at = [1_usize; WALKS];
-            for _ in 0..self.levels {
-                for (at, prefix) in at.iter_mut().zip(group) {
-                    *at = 2 * *at + usize::from(self.tree[*at] < *prefix);
-                }
+        match &self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Way::Vectors(vectors, tree) => {
+                let done = avx512::classify(*vectors, &tree.nodes, prefixes, buckets);
+                tree.classify_by_words(&prefixes[done..], &mut buckets[done..]);
             }
-            for (bucket, at) in target.iter_mut().zip(at) {
-                *bucket = (at - self.tree.len()) as u16;
-            }
-        }
-        for (bucket, prefix) in last.iter_mut().zip(rest) {
-            let mut at = 1;
-            for _ in 0..self.levels {
-                at = 2 * at + usize::from(self.tree[at] < *prefix);
-            }
-            *bucket = (at - self.tree.len()) as u16;
+            Way::Table(cells) => cells.classify(prefixes, buckets),
         }
     }
-}
-
-fn fill(tree: &mut [u64], sorted: &[u64], node: usize) {
-    if sorted.is_empty() {
-        return;
-    }
-    let middle = sorted.len() / 2;
-    tree[node] = sorted[middle];
-    fill(tree, &sorted[..middle], 2 * node);
-    fill(tree, &sorted[middle + 1..], 2 * node + 1);
 }
 
 #[cfg(test)]
@@ -97,18 +59,26 @@ mod tests {
             splitters in prop_oneof![
                 proptest::collection::btree_set(prop_oneof![0_u64..60, any::<u64>()], 0..70),
                 proptest::collection::btree_set(prop_oneof![0_u64..900, any::<u64>()], 0..700),
+                proptest::collection::btree_set(prop_oneof![0_u64..900, Just(u64::MAX)], 0..700),
+                (1_u64..300, any::<u64>()).prop_map(|(n, x)| (1..n).map(|i| (u64::MAX / n * i).wrapping_add(x >> 56)).collect()),
             ],
             prefixes in proptest::collection::vec(prop_oneof![0_u64..60, 0_u64..900, any::<u64>(), Just(u64::MAX)], 0..50),
         ) {
             let splitters: Vec<u64> = splitters.into_iter().collect();
-            let (mut buckets, mut by_words) = (vec![0; prefixes.len()], vec![0; prefixes.len()]);
-            let classifier = Classifier::new(&splitters);
-            classifier.classify(&prefixes, &mut buckets);
-            classifier.classify_by_words(&prefixes, &mut by_words);
-            for (prefix, bucket) in prefixes.iter().zip(&buckets) {
-                prop_assert_eq!(usize::from(*bucket), splitters.partition_point(|s| s < prefix));
+            // Around each splitter too.
+            let around = splitters.iter().flat_map(|s| [s.saturating_sub(1), *s, s.saturating_add(1)]);
+            let prefixes: Vec<u64> = prefixes.into_iter().chain(around).collect();
+            let expected: Vec<u16> = prefixes.iter().map(|p| splitters.partition_point(|s| s < p) as u16).collect();
+            let mut buckets = vec![0; prefixes.len()];
+            Classifier::new(&splitters).classify(&prefixes, &mut buckets);
+            prop_assert_eq!(&buckets, &expected);
+            Cells::new(&splitters).classify(&prefixes, &mut buckets);
+            prop_assert_eq!(&buckets, &expected);
+            #[cfg(target_arch = "x86_64")]
+            {
+                Tree::new(&splitters, 1).classify_by_words(&prefixes, &mut buckets);
+                prop_assert_eq!(&buckets, &expected);
             }
-            prop_assert_eq!(buckets, by_words);
         }
     }
 }

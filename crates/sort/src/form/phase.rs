@@ -290,7 +290,12 @@ impl<L: Layout> Engine<'_, L> {
         if let Some(sink) = output {
             let sorted = SortedNumbers::sort(numbers, &slot.arena, slot.entries, threads, unique)?;
             sink.begin(Some(sorted.bytes()))?;
-            let counts = sorted.write_output(lanes.blocks, sink.target(), self.control, &progress.written)?;
+            let counts = sorted.write_output(
+                (lanes.blocks, self.machine.l2_size()),
+                sink.target(),
+                self.control,
+                &progress.written,
+            )?;
             let mut forming = lock(&lanes.forming);
             forming.read.join(sorted.read);
             forming.dropped.join(sorted.dropped);

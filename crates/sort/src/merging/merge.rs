@@ -21,7 +21,7 @@ use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, RecordWriter, T
 use crate::memory::parallel::run_on_threads;
 use crate::merging::contest::{ByCode, ByPrefix, LineBytes, MergeContest, NormalizedKeys};
 use crate::merging::loser_tree::LoserTree;
-use crate::numbers::{Numbers, merge_number_runs};
+use crate::numbers::{MergeRules, Numbers, merge_number_runs};
 use crate::records::layout::Layout;
 use crate::records::memo;
 use crate::records::record_buffer::{RecordBuffer, SHORT_RECORD};
@@ -439,7 +439,8 @@ impl<L: Layout> Merger<'_, L> {
     ) -> Result<MergeResult> {
         let block = self.blocks.size as u64;
         let (mut merged, mut next_mark) = (MergeResult::default(), 0);
-        let counts = merge_number_runs(numbers, sources, self.unique, output, out, |at, prefix, bytes| {
+        let rules = MergeRules { unique: self.unique, decode: output, l2: self.machine.l2_size() };
+        let counts = merge_number_runs(numbers, sources, rules, out, |at, prefix, bytes| {
             if at >= next_mark {
                 merged.key_index.push(IndexEntry { at, prefix });
                 next_mark = at + block;

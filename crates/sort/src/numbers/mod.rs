@@ -14,7 +14,7 @@ pub(crate) mod vector;
 mod merge;
 mod slot;
 
-pub(crate) use merge::merge_number_runs;
+pub(crate) use merge::{MergeRules, merge_number_runs};
 pub(crate) use slot::{SortedNumbers, WritesInFlight, drain_writes};
 
 use std::cmp::Ordering;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use datapipes_core::locks::Mutex;
 use datapipes_core::{Dram, Error, ErrorKind, Result, Span, Transfer};
 
-use super::merge::{Counts, NumberSource, merge_into};
+use super::merge::{Counts, MergeRules, NumberSource, merge_into};
 use super::{Numbers, Unsigned};
 use crate::control::{Control, count};
 use crate::memory::blocks::{ALIGN, BlockPool, PartWriter, Target, write_partial_blocks};
@@ -154,24 +154,24 @@ impl SortedNumbers {
         Ok(facts)
     }
 
-    /// Writes all numbers, decoded, to the output. Returns what was written, and what was dropped
-    /// now.
+    /// Writes all numbers, decoded, to the output. `l2` is the size of a core's second-level cache.
+    /// Returns what was written, and what was dropped now.
     pub(crate) fn write_output(
         &self,
-        blocks: &BlockPool,
+        (blocks, l2): (&BlockPool, u64),
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
     ) -> Result<Counts> {
         match self.numbers.kind.width() {
-            4 => self.write_as::<u32>(blocks, target, control, counter),
-            _ => self.write_as::<u64>(blocks, target, control, counter),
+            4 => self.write_as::<u32>((blocks, l2), target, control, counter),
+            _ => self.write_as::<u64>((blocks, l2), target, control, counter),
         }
     }
 
     fn write_as<T: Unsigned>(
         &self,
-        blocks: &BlockPool,
+        (blocks, l2): (&BlockPool, u64),
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
@@ -188,6 +188,7 @@ impl SortedNumbers {
             cuts.push(sorted.iter().map(|s| s.partition_point(|v| *v < splitter)).collect());
         }
         cuts.push(sorted.iter().map(|s| s.len()).collect());
+        let rules = MergeRules { unique: self.unique, decode: true, l2 };
         let outcome = Mutex::new((Ok(()), Vec::new(), Counts::default()));
         run_on_threads(parts, |p| {
             let at: usize = cuts[p].iter().sum::<usize>() * size_of::<T>();
@@ -197,7 +198,7 @@ impl SortedNumbers {
                 .enumerate()
                 .map(|(s, v)| NumberSource::<T, Numbers>::Memory(&v[cuts[p][s]..cuts[p + 1][s]]))
                 .collect();
-            let result = merge_into(self.numbers, inflows, self.unique, true, &mut out, |_, _, _| {})
+            let result = merge_into(self.numbers, inflows, rules, &mut out, |_, _, _| {})
                 .and_then(|counts| out.finish().map(|()| counts));
             let mut outcome = outcome.lock();
             outcome.1.append(&mut out.partial_blocks);

@@ -1,5 +1,5 @@
-//! A vectorized sort of numbers: a quicksort whose partition and smallest case run in AVX-512
-//! registers.
+//! A vectorized sort of numbers: a quicksort whose partition and smallest case run in AVX-512 or
+//! AVX2 registers.
 //!
 //! ```text
 //! sort      done if the input is a run, up or down; otherwise quicksort
@@ -9,13 +9,20 @@
 //!             else: partition; recurse into the smaller side, continue with the larger
 //!           network
 //! ```
-//! There is one algorithm over [`lanes::Lanes`]; the widths differ only in their intrinsics. A CPU
-//! without AVX-512, and an input that keeps splitting badly, get `sort_unstable`. The method is
-//! that of Bramas (2017) and of Google's vqsort (2022). Compressing *stores* are avoided, because
-//! Zen 4 runs them in microcode; registers are compressed and then stored.
+//! There is one algorithm over [`lanes::Lanes`]; the instructions and the widths differ only in
+//! their intrinsics. It is compiled once for each set of [`instructions`]. A CPU without AVX2, and
+//! an input that keeps splitting badly, get `sort_unstable`. The method is that of Bramas (2017)
+//! and of Google's vqsort (2022). Compressing *stores* are avoided, because Zen 4 runs them in
+//! microcode; registers are compressed and then stored. AVX2 has none, and permutes by a table.
 //!
 //! It uses one core and does not allocate.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod instructions;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 #[cfg(target_arch = "x86_64")]
@@ -30,13 +37,18 @@ mod quicksort;
 mod tests;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use lanes::Avx512;
+pub(crate) use instructions::{Avx2, Avx512};
 
 /// Sorts in place, ascending.
 pub(crate) fn sort_u64(values: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(avx512) = lanes::Avx512::detect() {
-        return quicksort::sort(avx512, lanes::Words64(avx512), values);
+    {
+        if let Some(avx512) = Avx512::detect() {
+            return quicksort::sort(avx512::Words64(avx512), values);
+        }
+        if let Some(avx2) = Avx2::detect() {
+            return quicksort::sort(avx2::Words64(avx2), values);
+        }
     }
     values.sort_unstable();
 }
@@ -44,8 +56,13 @@ pub(crate) fn sort_u64(values: &mut [u64]) {
 /// Sorts in place, ascending.
 pub(crate) fn sort_u32(values: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(avx512) = lanes::Avx512::detect() {
-        return quicksort::sort(avx512, lanes::Words32(avx512), values);
+    {
+        if let Some(avx512) = Avx512::detect() {
+            return quicksort::sort(avx512::Words32(avx512), values);
+        }
+        if let Some(avx2) = Avx2::detect() {
+            return quicksort::sort(avx2::Words32(avx2), values);
+        }
     }
     values.sort_unstable();
 }
@@ -54,8 +71,13 @@ pub(crate) fn sort_u32(values: &mut [u32]) {
 /// first.
 pub(crate) fn sort_u128(values: &mut [u128]) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(avx512) = lanes::Avx512::detect() {
-        return pairs::sort(avx512, values);
+    {
+        if let Some(avx512) = Avx512::detect() {
+            return pairs::sort(avx512::Words128::<false>::new(avx512), avx512::Words128::<true>::new(avx512), values);
+        }
+        if let Some(avx2) = Avx2::detect() {
+            return pairs::sort(avx2::Words128::<false>::new(avx2), avx2::Words128::<true>::new(avx2), values);
+        }
     }
     values.sort_unstable();
 }

@@ -1,29 +1,11 @@
-//! The operations that the sort needs on a register full of elements, and their AVX-512 versions.
+//! The operations that the sort needs on a register full of elements.
 //!
-//! A value of [`Lanes`] is a proof: it is built from [`Avx512`], which exists only after the CPU
-//! was asked for its instructions. So the operations on registers are safe to call; only those that
-//! follow a pointer are not.
+//! A value of [`Lanes`] is a proof: it is built from one of [`super::instructions`], which exists
+//! only after the CPU was asked for them. So the operations on registers are safe to call; only
+//! those that follow a pointer are not.
 #![allow(unsafe_code)]
 
-use std::arch::x86_64::*;
-
-/// A proof that this CPU has the instructions that this module uses.
-#[derive(Clone, Copy)]
-pub(crate) struct Avx512(());
-
-impl Avx512 {
-    /// Asks the CPU for the instructions (std caches the answer).
-    pub(crate) fn detect() -> Option<Self> {
-        let is_available = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("bmi1")
-            && is_x86_feature_detected!("bmi2")
-            && is_x86_feature_detected!("popcnt");
-        is_available.then_some(Self(()))
-    }
-}
+use super::instructions::Instructions;
 
 /// Elements in the lanes of a vector. Lane masks have lane 0 in their lowest bit.
 ///
@@ -33,12 +15,18 @@ impl Avx512 {
 pub(super) trait Lanes: Copy {
     type Element: Copy + Ord;
     type Vector: Copy;
-    /// Lanes of a vector: 8 or 16.
+    type Instructions: Instructions;
+    /// Lanes of a vector: 4, 8 or 16.
     const LANES: usize;
-    /// Rows that the largest network sorts (8 or 16): as many as the 32 registers hold.
+    /// Rows that the largest network sorts (8 or 16): as many as the registers hold.
     const ROWS: usize;
+    /// Vectors that a partition reads at once (at most 8); two batches fit the registers.
+    const BATCH: usize;
     /// The greatest element.
     const MAX: Self::Element;
+
+    /// The instructions that the operations need.
+    fn instructions(self) -> Self::Instructions;
 
     /// Whether neither element is less in the order of [`Lanes::less`].
     fn is_same(self, a: Self::Element, b: Self::Element) -> bool {
@@ -67,11 +55,22 @@ pub(super) trait Lanes: Copy {
     /// `count` is at most `LANES`, and as many elements are writable at `to`.
     unsafe fn store_first(self, to: *mut Self::Element, count: usize, vector: Self::Vector);
 
+    /// Stores the lanes of one mask from `left` on, and those of the other right before `right`. No
+    /// lane is in both masks. Anything may be written to the rest of the two places.
+    ///
+    /// # Safety
+    /// `LANES` elements are writable from `left` on, and as many before `right`. These two places
+    /// are the same or have no element in common (only then is the order of the stores no matter).
+    unsafe fn store_apart(
+        self,
+        left: *mut Self::Element,
+        right: *mut Self::Element,
+        vector: Self::Vector,
+        masks: (u32, u32),
+    );
+
     /// The lanes where `a < b`.
     fn less(self, a: Self::Vector, b: Self::Vector) -> u32;
-
-    /// Moves the lanes of the mask, in their order, to the lanes from 0 on; zeros follow.
-    fn compress(self, mask: u32, vector: Self::Vector) -> Self::Vector;
 
     /// Returns the smaller and the larger elements, lane by lane.
     fn exchange(self, a: Self::Vector, b: Self::Vector) -> (Self::Vector, Self::Vector);
@@ -88,170 +87,4 @@ pub(super) trait Lanes: Copy {
 
     /// Interleaves two vectors: a0 b0 a1 b1 ..
     fn zip(self, a: Self::Vector, b: Self::Vector) -> (Self::Vector, Self::Vector);
-}
-
-/// The lanes whose number has the bit `distance`.
-pub(super) const fn upper_lanes(distance: usize) -> u16 {
-    let mut mask = 0;
-    let mut lane = 0;
-    while lane < 16 {
-        if lane & distance != 0 {
-            mask |= 1 << lane;
-        }
-        lane += 1;
-    }
-    mask
-}
-
-const fn first_lanes(count: usize) -> u32 {
-    (1u32 << count) - 1
-}
-
-/// `Lanes` for unsigned words that one register holds `$lanes` of.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident, $word:ident x $lanes:literal, $mask:ident, $splat:ident as $signed:ident,
-     $load:ident, $mask_load:ident, $store:ident, $mask_store:ident, $less:ident, $compress:ident,
-     $min:ident, $max:ident, $mask_max:ident, $permute:ident, $permute_two:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub(super) struct $name(pub(super) Avx512);
-
-        impl $name {
-            const ZIP_LOW: [$word; $lanes] = Self::zip_order(0);
-            const ZIP_HIGH: [$word; $lanes] = Self::zip_order($lanes / 2);
-
-            const fn zip_order(first: $word) -> [$word; $lanes] {
-                let mut order = [0; $lanes];
-                let mut lane = 0;
-                while lane < $lanes {
-                    order[lane] = first + (lane as $word) / 2 + if lane % 2 == 1 { $lanes } else { 0 };
-                    lane += 1;
-                }
-                order
-            }
-
-            /// Lane `l` is taken from lane `l ^ flip`: `width - 1` mirrors groups, a power of two
-            /// swaps lanes.
-            const fn flip_order(flip: usize) -> [$word; $lanes] {
-                let mut order = [0; $lanes];
-                let mut lane = 0;
-                while lane < $lanes {
-                    order[lane] = (lane ^ flip) as $word;
-                    lane += 1;
-                }
-                order
-            }
-
-            #[inline(always)]
-            pub(super) fn order(self, order: &[$word; $lanes]) -> __m512i {
-                // SAFETY: the array is as large as the register; `self` proves the instructions.
-                unsafe { $load(order.as_ptr().cast()) }
-            }
-        }
-
-        impl Lanes for $name {
-            type Element = $word;
-            type Vector = __m512i;
-            const LANES: usize = $lanes;
-            const ROWS: usize = 16;
-            const MAX: $word = $word::MAX;
-
-            #[inline(always)]
-            fn splat(self, value: $word) -> __m512i {
-                // SAFETY: `self` proves the instructions.
-                unsafe { $splat(value as $signed) }
-            }
-
-            #[inline(always)]
-            fn lane(self, vector: __m512i, lane: usize) -> $word {
-                let mut lanes = [0; $lanes];
-                // SAFETY: the array is as large as the register; `self` proves the instructions.
-                unsafe { $store(lanes.as_mut_ptr().cast(), vector) };
-                lanes[lane]
-            }
-
-            #[inline(always)]
-            unsafe fn load(self, from: *const $word) -> __m512i {
-                // SAFETY: the caller vouches for the memory, `self` for the instructions.
-                unsafe { $load(from.cast()) }
-            }
-
-            #[inline(always)]
-            unsafe fn load_first(self, from: *const $word, count: usize, rest: __m512i) -> __m512i {
-                // SAFETY: a masked load touches only its lanes, and the caller vouches for those.
-                unsafe { $mask_load(rest, first_lanes(count) as $mask, from.cast()) }
-            }
-
-            #[inline(always)]
-            unsafe fn store(self, to: *mut $word, vector: __m512i) {
-                // SAFETY: the caller vouches for the memory, `self` for the instructions.
-                unsafe { $store(to.cast(), vector) }
-            }
-
-            #[inline(always)]
-            unsafe fn store_first(self, to: *mut $word, count: usize, vector: __m512i) {
-                // SAFETY: a masked store touches only its lanes, and the caller vouches for those.
-                unsafe { $mask_store(to.cast(), first_lanes(count) as $mask, vector) }
-            }
-
-            #[inline(always)]
-            fn less(self, a: __m512i, b: __m512i) -> u32 {
-                // SAFETY: `self` proves the instructions.
-                unsafe { $less(a, b) as u32 }
-            }
-
-            #[inline(always)]
-            fn compress(self, mask: u32, vector: __m512i) -> __m512i {
-                // SAFETY: `self` proves the instructions.
-                unsafe { $compress(mask as $mask, vector) }
-            }
-
-            #[inline(always)]
-            fn exchange(self, a: __m512i, b: __m512i) -> (__m512i, __m512i) {
-                // SAFETY: `self` proves the instructions.
-                unsafe { ($min(a, b), $max(a, b)) }
-            }
-
-            #[inline(always)]
-            fn pick<const DISTANCE: usize>(self, a: __m512i, b: __m512i) -> __m512i {
-                // SAFETY: `self` proves the instructions.
-                unsafe { $mask_max($min(a, b), const { upper_lanes(DISTANCE) as $mask }, a, b) }
-            }
-
-            #[inline(always)]
-            fn mirror<const WIDTH: usize>(self, vector: __m512i) -> __m512i {
-                // SAFETY: `self` proves the instructions.
-                unsafe { $permute(self.order(const { &Self::flip_order(WIDTH - 1) }), vector) }
-            }
-
-            #[inline(always)]
-            fn swap<const DISTANCE: usize>(self, vector: __m512i) -> __m512i {
-                // SAFETY: `self` proves the instructions.
-                unsafe { $permute(self.order(const { &Self::flip_order(DISTANCE) }), vector) }
-            }
-
-            #[inline(always)]
-            fn zip(self, a: __m512i, b: __m512i) -> (__m512i, __m512i) {
-                let (low, high) = (self.order(&Self::ZIP_LOW), self.order(&Self::ZIP_HIGH));
-                // SAFETY: `self` proves the instructions.
-                unsafe { ($permute_two(a, low, b), $permute_two(a, high, b)) }
-            }
-        }
-    };
-}
-
-words! {
-    /// 8 words of 64 bits.
-    Words64, u64 x 8, __mmask8, _mm512_set1_epi64 as i64,
-    _mm512_loadu_epi64, _mm512_mask_loadu_epi64, _mm512_storeu_epi64, _mm512_mask_storeu_epi64,
-    _mm512_cmplt_epu64_mask, _mm512_maskz_compress_epi64,
-    _mm512_min_epu64, _mm512_max_epu64, _mm512_mask_max_epu64, _mm512_permutexvar_epi64, _mm512_permutex2var_epi64
-}
-
-words! {
-    /// 16 words of 32 bits.
-    Words32, u32 x 16, __mmask16, _mm512_set1_epi32 as i32,
-    _mm512_loadu_epi32, _mm512_mask_loadu_epi32, _mm512_storeu_epi32, _mm512_mask_storeu_epi32,
-    _mm512_cmplt_epu32_mask, _mm512_maskz_compress_epi32,
-    _mm512_min_epu32, _mm512_max_epu32, _mm512_mask_max_epu32, _mm512_permutexvar_epi32, _mm512_permutex2var_epi32
 }

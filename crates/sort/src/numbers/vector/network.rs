@@ -10,6 +10,7 @@
 //! Because columns are sorted first, only a few stages need the costly exchanges within a register.
 #![allow(unsafe_code)]
 
+use super::instructions::{Instructions, Work};
 use super::lanes::Lanes;
 
 /// The most rows of any network. Smaller networks leave the rest unused, and the compiler drops it.
@@ -25,8 +26,27 @@ macro_rules! exchange {
 }
 
 /// Sorts at most `ROWS * LANES` elements.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
+#[inline(always)]
 pub(super) fn sort_small<L: Lanes>(lanes: L, values: &mut [L::Element]) {
+    lanes.instructions().run(SortSmall { lanes, values });
+}
+
+struct SortSmall<'a, L: Lanes> {
+    lanes: L,
+    values: &'a mut [L::Element],
+}
+
+impl<L: Lanes> Work for SortSmall<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        sort_small_inline(self.lanes, self.values);
+    }
+}
+
+#[inline(always)]
+fn sort_small_inline<L: Lanes>(lanes: L, values: &mut [L::Element]) {
     let len = values.len();
     if len <= 1 {
     } else if len <= L::LANES {
@@ -46,8 +66,7 @@ pub(super) fn sort_small<L: Lanes>(lanes: L, values: &mut [L::Element]) {
 }
 
 /// Sorts at most `R * LANES` elements.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
-#[inline]
+#[inline(always)]
 fn sort_rows<L: Lanes, const R: usize>(lanes: L, values: &mut [L::Element]) {
     let fill = lanes.splat(L::MAX);
     let mut rows = [fill; MAX_ROWS];
@@ -69,8 +88,7 @@ fn sort_rows<L: Lanes, const R: usize>(lanes: L, values: &mut [L::Element]) {
 
 /// Returns the median of `R` vectors spread over `values`, which holds at least `R * LANES`
 /// elements.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
-#[inline]
+#[inline(always)]
 pub(super) fn sample<L: Lanes, const R: usize>(lanes: L, values: &[L::Element]) -> L::Element {
     assert!(R <= MAX_ROWS && R > 1 && values.len() >= R * L::LANES, "a vector for each row");
     let step = (values.len() - L::LANES) / (R - 1);
@@ -90,8 +108,10 @@ fn network<L: Lanes, const R: usize>(lanes: L, rows: &mut Rows<L>) {
     sort_columns::<L, R>(lanes, rows);
     merge_lanes::<L, R, 2>(lanes, rows);
     merge_lanes::<L, R, 4>(lanes, rows);
-    merge_lanes::<L, R, 8>(lanes, rows);
-    if L::LANES == 16 {
+    if L::LANES >= 8 {
+        merge_lanes::<L, R, 8>(lanes, rows);
+    }
+    if L::LANES >= 16 {
         merge_lanes::<L, R, 16>(lanes, rows);
     }
 }
@@ -203,9 +223,25 @@ fn swap_lanes<L: Lanes, const R: usize, const DISTANCE: usize>(lanes: L, rows: &
     }
 }
 
-/// Turns columns into rows: `log2(R)` times, the halves of the rows are zipped.
+/// Turns columns into rows: `log2(R)` times, the halves of the rows are zipped. If a vector is
+/// shorter than a column, blocks of four rows are zipped twice instead.
 #[inline(always)]
 fn columns_to_rows<L: Lanes, const R: usize>(lanes: L, rows: &mut Rows<L>) {
+    if L::LANES == 4 && R > 4 {
+        let before = *rows;
+        for block in 0..R / 4 {
+            let mut four = before;
+            for r in 0..4 {
+                four[r] = before[4 * block + r];
+            }
+            zip_halves::<L, 4>(lanes, &mut four);
+            zip_halves::<L, 4>(lanes, &mut four);
+            for (column, row) in four.iter().enumerate().take(4) {
+                rows[column * (R / 4) + block] = *row;
+            }
+        }
+        return;
+    }
     if R >= 2 {
         zip_halves::<L, R>(lanes, rows);
     }

@@ -11,13 +11,15 @@
 //! ```
 //! Before a read both gaps together are as long as two batches, so after it each has room for the
 //! current batch. That is why lefts can be written as full vectors, whose unused end is overwritten
-//! by later writes; only rights need a masked store. Because one batch is read ahead, the choice of
-//! the side is not on the path from one batch to the next. That saves a third of the time.
+//! by later writes; rights need a masked store, or a full vector that ends with them. Because one
+//! batch is read ahead, the choice of the side is not on the path from one batch to the next. That
+//! saves a third of the time.
 #![allow(unsafe_code)]
 
+use super::instructions::{Instructions, Work};
 use super::lanes::Lanes;
 
-/// The most vectors of a batch; types with fewer rows have smaller batches.
+/// The most vectors of a batch of any type.
 const MAX_BATCH: usize = 8;
 
 /// The ends of the two sides: `left..right` is free to write.
@@ -34,18 +36,13 @@ impl<L: Lanes> Split<L> {
     ///
     /// # Safety
     /// `LANES` elements from `left` on, and as many before `right`, are within the slice, and were
-    /// read or kept.
+    /// read or kept. The two places are the same or have no element in common.
     #[inline(always)]
     unsafe fn write(&mut self, vector: L::Vector, lefts: u32, rights: u32) {
-        let (left_count, right_count) = (lefts.count_ones() as usize, rights.count_ones() as usize);
-        // SAFETY: the caller vouches for a vector's room at `left`, and for `right_count <= LANES`
-        // before `right`.
-        unsafe {
-            self.lanes.store(self.base.add(self.left), self.lanes.compress(lefts, vector));
-            self.left += left_count;
-            self.right -= right_count;
-            self.lanes.store_first(self.base.add(self.right), right_count, self.lanes.compress(rights, vector));
-        }
+        // SAFETY: the caller vouches for a vector's room at both ends.
+        unsafe { self.lanes.store_apart(self.base.add(self.left), self.base.add(self.right), vector, (lefts, rights)) }
+        self.left += lefts.count_ones() as usize;
+        self.right -= rights.count_ones() as usize;
     }
 
     /// The lanes that go left: those below the pivot, or, with `EQUAL_LEFT`, those not above it.
@@ -71,7 +68,7 @@ impl<L: Lanes> Split<L> {
 #[inline(always)]
 unsafe fn load_batch<L: Lanes>(lanes: L, from: *const L::Element) -> [L::Vector; MAX_BATCH] {
     let mut batch = [lanes.splat(L::MAX); MAX_BATCH];
-    for (k, vector) in batch.iter_mut().enumerate().take(L::ROWS / 2) {
+    for (k, vector) in batch.iter_mut().enumerate().take(L::BATCH) {
         // SAFETY: the caller vouches for the memory.
         *vector = unsafe { lanes.load(from.add(k * L::LANES)) };
     }
@@ -80,15 +77,35 @@ unsafe fn load_batch<L: Lanes>(lanes: L, from: *const L::Element) -> [L::Vector;
 
 /// Moves the elements below the pivot (with `EQUAL_LEFT`, those not above it) to the front. Returns
 /// how many they are.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
+#[inline(always)]
 pub(super) fn partition<L: Lanes, const EQUAL_LEFT: bool>(
     lanes: L,
     values: &mut [L::Element],
     pivot: L::Element,
 ) -> usize {
-    let batch = L::ROWS / 2 * L::LANES;
+    lanes.instructions().run(Partition::<L, EQUAL_LEFT> { lanes, values, pivot })
+}
+
+struct Partition<'a, L: Lanes, const EQUAL_LEFT: bool> {
+    lanes: L,
+    values: &'a mut [L::Element],
+    pivot: L::Element,
+}
+
+impl<L: Lanes, const EQUAL_LEFT: bool> Work for Partition<'_, L, EQUAL_LEFT> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        partition_inline::<L, EQUAL_LEFT>(self.lanes, self.values, self.pivot)
+    }
+}
+
+#[inline(always)]
+fn partition_inline<L: Lanes, const EQUAL_LEFT: bool>(lanes: L, values: &mut [L::Element], pivot: L::Element) -> usize {
+    let batch = L::BATCH * L::LANES;
     let len = values.len();
-    assert!(L::ROWS <= 2 * MAX_BATCH && len >= 2 * batch, "both ends are kept aside, and do not overlap");
+    assert!(L::BATCH <= MAX_BATCH && len >= 2 * batch, "both ends are kept aside, and do not overlap");
     let base = values.as_mut_ptr();
     let mut split = Split { lanes, pivot: lanes.splat(pivot), base, left: 0, right: len };
 
@@ -104,9 +121,9 @@ pub(super) fn partition<L: Lanes, const EQUAL_LEFT: bool>(
         unread_end -= batch - taken;
         // SAFETY: the batch at `start` is not read yet, so it is within the slice.
         let next = unsafe { load_batch(lanes, base.add(start)) };
-        for vector in current.iter().take(L::ROWS / 2) {
+        for vector in current.iter().take(L::BATCH) {
             // SAFETY: each gap has room for the batch (see the module), and a vector's write takes
-            // at most its part.
+            // at most its part. The places are in different gaps.
             unsafe { split.write_all::<EQUAL_LEFT>(*vector) };
         }
         current = next;
@@ -120,7 +137,7 @@ pub(super) fn partition<L: Lanes, const EQUAL_LEFT: bool>(
             unread_end -= L::LANES;
         }
         // SAFETY: the vector at `start` is not read yet. It is read at the smaller gap, which then
-        // has room for it; the other gap has room for a batch.
+        // has room for it; the other gap has room for a batch. The places are in different gaps.
         unsafe {
             let vector = lanes.load(base.add(start));
             split.write_all::<EQUAL_LEFT>(vector);
@@ -128,17 +145,18 @@ pub(super) fn partition<L: Lanes, const EQUAL_LEFT: bool>(
     }
     let count = unread_end - unread;
     // SAFETY: `count` elements, fewer than a vector, are not read yet. Once they are read, the two
-    // gaps are one.
+    // gaps are one, as long as two batches and `count`: at least two vectors.
     unsafe {
         let vector = lanes.load_first(base.add(unread), count, split.pivot);
         let (lefts, valid) = (split.lefts::<EQUAL_LEFT>(vector), (1u32 << count) - 1);
         split.write(vector, lefts & valid, !lefts & valid);
     }
-    for vector in kept.iter().take(L::ROWS / 2) {
-        // SAFETY: the one gap has as much room as vectors are still kept.
+    for vector in kept.iter().take(L::BATCH) {
+        // SAFETY: the one gap has exactly as much room as vectors are still kept, so for the last
+        // of them both places are the same, and for the others they are apart.
         unsafe { split.write_all::<EQUAL_LEFT>(*vector) };
     }
-    for vector in current.iter().take(L::ROWS / 2) {
+    for vector in current.iter().take(L::BATCH) {
         // SAFETY: as for the vectors in `kept`.
         unsafe { split.write_all::<EQUAL_LEFT>(*vector) };
     }

@@ -2,37 +2,48 @@
 //! give up.
 #![allow(unsafe_code)]
 
-use super::lanes::{Avx512, Lanes};
+use super::instructions::{Instructions, Work};
+use super::lanes::Lanes;
 use super::network::{sample, sort_small};
 use super::partition::partition;
 
 /// Sorts in place.
-pub(super) fn sort<L: Lanes>(proof: Avx512, lanes: L, values: &mut [L::Element]) {
+pub(super) fn sort<L: Lanes>(lanes: L, values: &mut [L::Element]) {
     let chances = values.len().checked_ilog2().unwrap_or(0);
-    sort_with_chances(proof, lanes, values, chances);
+    sort_with_chances(lanes, values, chances);
 }
 
 /// Sorts in place. After more than `chances` uneven splits in nested calls it sorts without
 /// vectors.
-pub(super) fn sort_with_chances<L: Lanes>(_: Avx512, lanes: L, values: &mut [L::Element], chances: u32) {
-    // SAFETY: the proof exists only where the CPU has these instructions (`Avx512::detect`).
-    unsafe { sort_detected(lanes, values, chances) }
+pub(super) fn sort_with_chances<L: Lanes>(lanes: L, values: &mut [L::Element], chances: u32) {
+    lanes.instructions().run(Sort { lanes, values, chances });
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
-fn sort_detected<L: Lanes>(lanes: L, values: &mut [L::Element], chances: u32) {
-    if values.len() <= L::ROWS * L::LANES {
-        sort_small(lanes, values);
-    } else if is_run::<L, true>(lanes, values) {
-        values.reverse();
-    } else if !is_run::<L, false>(lanes, values) {
-        quicksort(lanes, values, None, chances);
+struct Sort<'a, L: Lanes> {
+    lanes: L,
+    values: &'a mut [L::Element],
+    chances: u32,
+}
+
+impl<L: Lanes> Work for Sort<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Sort { lanes, values, chances } = self;
+        if values.len() <= L::ROWS * L::LANES {
+            sort_small(lanes, values);
+        } else if is_run::<L, true>(lanes, values) {
+            values.reverse();
+        } else if !is_run::<L, false>(lanes, values) {
+            lanes.instructions().run(Quicksort { lanes, values, least: None, chances });
+        }
     }
 }
 
 /// Whether no element is less (with `DOWN`, greater) than the one before it. Stops at the first
 /// that is.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
+#[inline(always)]
 fn is_run<L: Lanes, const DOWN: bool>(lanes: L, values: &[L::Element]) -> bool {
     let mut start = 0;
     while start + L::LANES < values.len() {
@@ -50,41 +61,53 @@ fn is_run<L: Lanes, const DOWN: bool>(lanes: L, values: &[L::Element]) -> bool {
 
 /// Sorts in place. `least` is a lower bound of all elements (the pivot of an earlier split), if one
 /// is known. `chances` is the number of uneven splits until it gives up.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
-fn quicksort<L: Lanes>(lanes: L, mut values: &mut [L::Element], mut least: Option<L::Element>, mut chances: u32) {
-    while values.len() > L::ROWS * L::LANES {
-        let len = values.len();
-        let pivot = if len < 64 * L::LANES {
-            sample::<L, 4>(lanes, values)
-        } else if len < 4096 * L::LANES || L::ROWS < 16 {
-            sample::<L, 8>(lanes, values)
-        } else {
-            sample::<L, 16>(lanes, values)
-        };
-        let is_least = least.is_some_and(|least| lanes.is_same(least, pivot));
-        let left_len = if is_least {
-            partition::<L, true>(lanes, values, pivot)
-        } else {
-            partition::<L, false>(lanes, values, pivot)
-        };
-        let (left, right) = values.split_at_mut(left_len);
-        if left.len().min(right.len()) < len / 8 {
-            if chances == 0 {
-                left.sort_unstable();
-                return right.sort_unstable();
+struct Quicksort<'a, L: Lanes> {
+    lanes: L,
+    values: &'a mut [L::Element],
+    least: Option<L::Element>,
+    chances: u32,
+}
+
+impl<L: Lanes> Work for Quicksort<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Quicksort { lanes, mut values, mut least, mut chances } = self;
+        while values.len() > L::ROWS * L::LANES {
+            let len = values.len();
+            let pivot = if len < 64 * L::LANES {
+                sample::<L, 4>(lanes, values)
+            } else if len < 4096 * L::LANES || L::ROWS < 16 {
+                sample::<L, 8>(lanes, values)
+            } else {
+                sample::<L, 16>(lanes, values)
+            };
+            let is_least = least.is_some_and(|least| lanes.is_same(least, pivot));
+            let left_len = if is_least {
+                partition::<L, true>(lanes, values, pivot)
+            } else {
+                partition::<L, false>(lanes, values, pivot)
+            };
+            let (left, right) = values.split_at_mut(left_len);
+            if left.len().min(right.len()) < len / 8 {
+                if chances == 0 {
+                    left.sort_unstable();
+                    return right.sort_unstable();
+                }
+                chances -= 1;
             }
-            chances -= 1;
+            if is_least {
+                // No element on the left is above the least one: all are equal.
+                values = right;
+            } else if left.len() < right.len() {
+                lanes.instructions().run(Quicksort { lanes, values: left, least, chances });
+                (values, least) = (right, Some(pivot));
+            } else {
+                lanes.instructions().run(Quicksort { lanes, values: right, least: Some(pivot), chances });
+                values = left;
+            }
         }
-        if is_least {
-            // No element on the left is above the least one: all are equal.
-            values = right;
-        } else if left.len() < right.len() {
-            quicksort(lanes, left, least, chances);
-            (values, least) = (right, Some(pivot));
-        } else {
-            quicksort(lanes, right, Some(pivot), chances);
-            values = left;
-        }
+        sort_small(lanes, values);
     }
-    sort_small(lanes, values);
 }

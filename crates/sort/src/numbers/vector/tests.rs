@@ -114,17 +114,23 @@ fn elements_beside_the_slice_stay() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn uneven_splits_end_in_the_fallback() {
-    use super::{lanes, quicksort};
+    use super::{Avx2, Avx512, avx2, avx512, quicksort};
 
-    let Some(avx512) = lanes::Avx512::detect() else {
-        println!("skipped: this CPU has no AVX-512");
-        return;
-    };
-    for (name, input) in patterns(10_007, 3) {
-        let (mut sorted, mut expected) = (input.clone(), input);
-        quicksort::sort_with_chances(avx512, lanes::Words64(avx512), &mut sorted, 0);
-        expected.sort_unstable();
-        assert!(sorted == expected, "{name}");
+    fn check(lanes: impl super::lanes::Lanes<Element = u64>) {
+        for (name, input) in patterns(10_007, 3) {
+            let (mut sorted, mut expected) = (input.clone(), input);
+            quicksort::sort_with_chances(lanes, &mut sorted, 0);
+            expected.sort_unstable();
+            assert!(sorted == expected, "{name}");
+        }
+    }
+    match Avx512::detect() {
+        Some(avx512) => check(avx512::Words64(avx512)),
+        None => println!("SKIPPED: uneven_splits_end_in_the_fallback: this CPU has no AVX-512"),
+    }
+    match Avx2::detect() {
+        Some(avx2) => check(avx2::Words64(avx2)),
+        None => println!("SKIPPED: uneven_splits_end_in_the_fallback: this CPU has no AVX2"),
     }
 }
 
