@@ -44,6 +44,6 @@ pub use output::Output;
 pub use report::{CompressionReport, MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};
 pub use runs::packing::SpillCompression;
 pub use runs::spill::SpillFiles;
-pub use small::{SmallInput, SmallOutcome};
+pub use small::{SmallInput, SmallOutcome, SmallStandardInput};
 pub use sort_method::SortMethod;
 pub use telling::sort_telling;
