@@ -22,14 +22,18 @@ mod table;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // A controller or a device of `dpipe stream`: that, and nothing else. First of all, while there
-    // is one thread.
-    if let Some(code) = datapipes_fabric::process::enter(&commands::stream::functions()) {
-        return code;
-    }
-    // The keeper of a program that is a stage of one.
-    if let Some(code) = commands::stream::keeper() {
-        return code;
+    // The first argument decides. A sort of a small input is mostly its start, so it does not list
+    // what only processes of `dpipe stream` need.
+    if std::env::args_os().nth(1).is_none_or(|first| first != "sort") {
+        // A controller or a device of `dpipe stream`: that, and nothing else. First of all, while
+        // there is one thread.
+        if let Some(code) = datapipes_fabric::process::enter(&commands::stream::functions()) {
+            return code;
+        }
+        // The keeper of a program that is a stage of one.
+        if let Some(code) = commands::stream::keeper() {
+            return code;
+        }
     }
     system::heap::give_back_what_is_large();
     system::standard_streams::guard();

@@ -28,6 +28,37 @@ fn good(folder: &TempFolder, line: &str) -> String {
     out
 }
 
+/// A small sort begins to read a pipe before it knows whether it is small.
+#[test]
+fn what_was_read_of_a_pipe_is_not_lost() {
+    let folder = folder();
+    for (make, options) in [
+        // Sorted at once, with a last line that has no end; longer than what is read at first; more
+        // records than a small buffer takes; a writer that comes and goes.
+        ("printf 'b\\na'", ""),
+        ("seq 100000 1 900000", ""),
+        ("seq 100000 1 900000", "-S 16M"),
+        ("yes '' | head -c 400000; printf a", "-S 16M"),
+        ("seq 3; sleep 0.1; seq 2", "-u"),
+        ("true", ""),
+    ] {
+        let line =
+            format!("({make}) | $D sort {options} >ours && ({make}) | sort {options} >theirs && cmp ours theirs");
+        good(&folder, &line);
+        good(&folder, &format!("({make}) | $D sort {options} -o ours && cmp ours theirs"));
+    }
+    // What is wrong is told as before, and nothing is written.
+    let (code, out, said) = shell(&folder, "rm ours; head -c 150 /dev/zero | $D sort --records=100:0:10 -o ours");
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert!(said.contains("standard input") && said.contains("multiple of the record length"), "{said}");
+    assert!(!folder.names().unwrap().contains(&"ours".to_string()));
+    // A file of which a part was read before, and what it leaves behind for the next program.
+    good(
+        &folder,
+        "seq 9 >f; { head -c4 >/dev/null; $D sort -r; cat; } <f >ours; seq 9 | tail -n7 | sort -r | cmp - ours",
+    );
+}
+
 #[test]
 fn many_files_need_few_descriptors() {
     let folder = folder();

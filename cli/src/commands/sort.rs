@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use datapipes::Result;
 use datapipes_metrics::{Label, Sample, vocabulary};
 use datapipes_sort::{
-    Control, Input, NumberKind, Output, RecordFormat, SmallInput, SmallOutcome, SortJob, SortProgress, SortReport,
-    SpillFiles,
+    Control, Input, NumberKind, Output, RecordFormat, SmallInput, SmallOutcome, SmallStandardInput, SortJob,
+    SortProgress, SortReport, SpillFiles,
 };
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
@@ -93,14 +93,17 @@ fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>) -> Result<()> {
     let names = names::to_sort(parsed)?;
     let output = places::output(parsed)?;
     let spill = places::spill(parsed)?;
-    let Some(output) = small(parsed, &names, output)? else { return Ok(()) };
+    let Some((output, begun)) = small(parsed, &names, output)? else { return Ok(()) };
     let machine = datapipes::discover();
     let memory_bytes = places::memory_bytes(&machine, parsed)?;
     allow_many_files();
     if parsed.compress_program.is_some() {
         signals::keep_children();
     }
-    let inputs = names.iter().map(|name| Input::deferred(Path::new(name))).collect::<Result<Vec<_>>>()?;
+    let inputs = match begun {
+        Some(begun) => vec![begun],
+        None => names.iter().map(|name| Input::deferred(Path::new(name))).collect::<Result<Vec<_>>>()?,
+    };
     let streams = inputs.iter().any(Input::may_block)
         || matches!(output, Output::Stream { .. })
         || parsed.compress_program.is_some();
@@ -157,25 +160,33 @@ fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sorts small files, without asking what machine this is. Returns the output if it did not.
-fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<Output>> {
+/// Sorts a small input, without asking what machine this is. If it did not, it returns the output
+/// and, if some of the standard input was read, the input in its place.
+fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<(Output, Option<Input>)>> {
     // Whoever asks how it is done is told about pipes, and gets them.
     let is_told = parsed.report || parsed.report_html.is_some() || parsed.json || parsed.metrics.is_some();
     let asks = is_told || parsed.debug || parsed.explain || parsed.progress == Some(true);
     // A percentage is taken of more than any machine has: what is asked for that way is not little.
     const MAX_MEMORY: u64 = 1 << 50;
-    let Ok(memory) = parsed.buffer_bytes(MAX_MEMORY) else { return Ok(Some(output)) };
-    let is_own = parsed.compress_program.is_some() || names.iter().any(|name| name == "-");
-    if parsed.action != Action::Sort || asks || is_own {
-        return Ok(Some(output));
+    let Ok(memory) = parsed.buffer_bytes(MAX_MEMORY) else { return Ok(Some((output, None))) };
+    let memory = memory.unwrap_or(MAX_MEMORY);
+    if parsed.action != Action::Sort || asks || parsed.compress_program.is_some() {
+        return Ok(Some((output, None)));
     }
-    let read = SmallInput::read(format(parsed), memory.unwrap_or(MAX_MEMORY), names.iter().map(Path::new));
-    let Some(input) = read else { return Ok(Some(output)) };
+    let input = match names {
+        [only] if only == "-" => match SmallInput::read_standard_input(format(parsed), memory)? {
+            SmallStandardInput::Small(input) => Some(input),
+            SmallStandardInput::Other(begun) => return Ok(Some((output, Some(begun)))),
+        },
+        names if names.iter().any(|name| name == "-") => None,
+        names => SmallInput::read(format(parsed), memory, names.iter().map(Path::new)),
+    };
+    let Some(input) = input else { return Ok(Some((output, None))) };
     let streams = matches!(output, Output::Stream { .. });
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
     match input.sort_into(output, parsed.options.unique, &control)? {
         SmallOutcome::Sorted(_) => Ok(None),
-        SmallOutcome::Declined(output) => Ok(Some(output)),
+        SmallOutcome::Declined(output, begun) => Ok(Some((output, begun))),
     }
 }
 

@@ -69,9 +69,10 @@ impl<'a, L: Layout> Engine<'a, L> {
     ) -> Result<Self> {
         let mut settings = settings;
         let memory_asked_bytes = settings.memory_bytes;
+        let weight = weight(layout, work);
         loop {
-            let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total)?;
-            let fits = fits(layout, &budget, work);
+            let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total, weight)?;
+            let fits = fits(weight, &budget, work);
             if let (false, Some(total)) = (fits, work.total) {
                 budget.limit(total);
             }
@@ -161,18 +162,25 @@ impl<'a, L: Layout> Engine<'a, L> {
     }
 }
 
-/// Whether records and entries fit the memory at once, as far as that is known.
-fn fits<L: Layout>(layout: &L, budget: &Budget, work: &Work<'_>) -> bool {
-    let Some(total) = work.total else { return false };
-    let (_, arena) = budget.whole();
+/// The bytes that a slot needs for each byte of the input, as far as that is known: for the records,
+/// and for their entries and the room to sort them.
+fn weight<L: Layout>(layout: &L, work: &Work<'_>) -> f64 {
+    if layout.numbers().is_some() {
+        return 1.0;
+    }
     let mean = match layout.fixed_len() {
         Some(len) => len as f64,
         None => sample_mean(&work.inputs, layout.terminator().unwrap_or(b'\n')),
     };
+    1.0 + (2 * size_of::<Entry>()) as f64 / mean * 1.02
+}
+
+/// Whether records and entries fit the memory at once, as far as that is known.
+fn fits(weight: f64, budget: &Budget, work: &Work<'_>) -> bool {
+    let Some(total) = work.total else { return false };
+    let (_, arena) = budget.whole();
     let slack = budget.chunk + work.inputs.len() * 8192 + (64 << 10);
-    let per_record = if layout.numbers().is_some() { 0 } else { 2 * size_of::<Entry>() };
-    let entries = total as f64 / mean * per_record as f64 * 1.02;
-    total as f64 + entries + slack as f64 <= arena as f64
+    total as f64 * weight + slack as f64 <= arena as f64
 }
 
 /// The mean length of the first lines of the first file that can be sampled.

@@ -31,6 +31,15 @@ pub enum Input {
         /// The descriptor.
         fd: OwnedFd,
     },
+    /// A stream of which some bytes were read already.
+    Begun {
+        /// Its name for messages.
+        name: PathBuf,
+        /// The descriptor.
+        fd: OwnedFd,
+        /// The bytes that were read: the first ones.
+        bytes: Vec<u8>,
+    },
     /// A path that is opened when its turn comes; `-` is the standard input. See
     /// [`Input::deferred`].
     Deferred {
@@ -110,9 +119,14 @@ impl Input {
     /// Returns the open file, for reading it by `read`. Its offset is where the records begin.
     ///
     /// # Errors
-    /// The same as for [`open`](Self::open).
+    /// The same as for [`open`](Self::open); `InvalidInput` if some bytes were read already.
     pub fn into_file(self) -> Result<File> {
         match self {
+            Input::Begun { name, bytes, .. } if !bytes.is_empty() => {
+                let context = format!("{}: {} bytes were read already", name.display(), bytes.len());
+                Err(Error::new(ErrorKind::InvalidInput, "open", context))
+            }
+            Input::Begun { fd, .. } => Ok(File::from(fd)),
             Input::Deferred { path } => Input::open(&path)?.into_file(),
             Input::Stream { fd, .. } => Ok(File::from(fd)),
             Input::File { ssd, from } => {
@@ -128,7 +142,7 @@ impl Input {
     fn again(&self) -> Option<Input> {
         match self {
             Input::Deferred { path } => Some(Input::Deferred { path: path.clone() }),
-            Input::File { .. } | Input::Stream { .. } => None,
+            Input::File { .. } | Input::Stream { .. } | Input::Begun { .. } => None,
         }
     }
 
@@ -136,7 +150,7 @@ impl Input {
     pub(crate) fn stat(&self) -> Result<rustix::fs::Stat, rustix::io::Errno> {
         match self {
             Input::File { ssd, .. } => rustix::fs::fstat(ssd.file().cached_fd()),
-            Input::Stream { fd, .. } => rustix::fs::fstat(fd),
+            Input::Stream { fd, .. } | Input::Begun { fd, .. } => rustix::fs::fstat(fd),
             Input::Deferred { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
             Input::Deferred { path } => rustix::fs::stat(path),
         }
@@ -147,7 +161,7 @@ impl Input {
         let kind = |mode| FileType::from_raw_mode(mode);
         let kind = match self {
             Input::File { .. } => return false,
-            Input::Stream { fd, .. } => rustix::fs::fstat(fd).map(|stat| kind(stat.st_mode)),
+            Input::Stream { fd, .. } | Input::Begun { fd, .. } => rustix::fs::fstat(fd).map(|stat| kind(stat.st_mode)),
             Input::Deferred { path } if path == Path::new("-") => {
                 rustix::fs::fstat(rustix::stdio::stdin()).map(|stat| kind(stat.st_mode))
             }
@@ -160,7 +174,7 @@ impl Input {
     pub fn name(&self) -> &Path {
         match self {
             Input::File { ssd, .. } => ssd.path(),
-            Input::Stream { name, .. } => name,
+            Input::Stream { name, .. } | Input::Begun { name, .. } => name,
             Input::Deferred { path } if path == Path::new("-") => Path::new("standard input"),
             Input::Deferred { path } => path,
         }
@@ -178,6 +192,8 @@ impl Input {
         };
         match self {
             Input::File { ssd, from } => Ok(Some(ssd.len()?.saturating_sub(*from))),
+            // How many follow those that were read is not known.
+            Input::Begun { .. } => Ok(None),
             Input::Stream { name, fd } => rustix::fs::fstat(fd).map(regular).map_err(|e| cannot_open(e.into(), name)),
             Input::Deferred { path } if path == Path::new("-") => {
                 let stdin = rustix::stdio::stdin();
@@ -194,7 +210,7 @@ impl Input {
     pub(crate) fn sample(&self, buffer: &mut [u8]) -> Option<usize> {
         match self {
             Input::File { ssd, from } => rustix::io::pread(ssd.file().cached_fd(), buffer, *from).ok(),
-            Input::Stream { .. } => None,
+            Input::Stream { .. } | Input::Begun { .. } => None,
             Input::Deferred { path } if path == Path::new("-") => {
                 let stdin = rustix::stdio::stdin();
                 let from = rustix::fs::tell(stdin).ok()?;
@@ -257,6 +273,9 @@ impl Opened {
                 Input::from_file(file, &path)?
             }
             Input::Deferred { .. } => Input::stdin()?,
+            Input::Begun { name, fd, bytes } => {
+                return Ok(Opened::Stream(StoppableFile::new(File::from(fd), name, control).behind(bytes)));
+            }
             open => open,
         };
         let (ssd, from) = match input {

@@ -47,7 +47,7 @@ pub use report::{
 };
 pub use runs::packing::SpillCompression;
 pub use runs::spill::SpillFiles;
-pub use small::{SmallInput, SmallOutcome};
+pub use small::{SmallInput, SmallOutcome, SmallStandardInput};
 pub use sort_method::SortMethod;
 pub use telling::sort_telling;
 pub use waits::{SortWait, SortWaits};

@@ -11,17 +11,18 @@
 //! its name as in any sort.
 
 use std::fs::{File, Metadata};
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::io::{ErrorKind as IoErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use datapipes_core::{FileMode, OutputFile, Result};
+use datapipes_core::{Error, FileMode, OutputFile, Result};
 
 use crate::control::Control;
 use crate::form::sample_sort::SlotSorter;
-use crate::input::says_its_length;
+use crate::input::{Input, says_its_length};
 use crate::job::RecordFormat;
 use crate::memory::blocks::OrderedStream;
 use crate::numbers::{Numbers, Unsigned};
@@ -38,6 +39,8 @@ const BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 20;
 /// What a sort may take of its memory budget for the records: they are there twice, and each has
 /// two entries.
 const SHARE_OF_BUDGET: u64 = 8;
+/// The same for what is read of a pipe before its length is known.
+const SHARE_IF_BEGUN: u64 = 32;
 /// The bytes of a record, at least, on average: so many records fit.
 const BYTES_A_RECORD: usize = 8;
 /// The most memory of a sort beside records and entries: buckets, samples, and keys of a group.
@@ -53,6 +56,27 @@ pub struct SmallInput {
     read: u64,
     /// The most bytes that count as small in the memory budget.
     max_bytes: usize,
+    source: Source,
+}
+
+/// Where the bytes came from.
+#[derive(Debug)]
+enum Source {
+    /// Files that can be read again.
+    Files,
+    /// The standard input, a file. Once the bytes are sorted, its offset is set to this one.
+    File { end: u64 },
+    /// A pipe, which has been read to its end.
+    Pipe(Input),
+}
+
+/// What became of the attempt to read a small standard input.
+#[derive(Debug)]
+pub enum SmallStandardInput {
+    /// It is small, and waits to be sorted.
+    Small(SmallInput),
+    /// It is not small, or something is wrong with it. It is to be sorted as any other input.
+    Other(Input),
 }
 
 /// Records in their final order, and what was counted.
@@ -72,7 +96,57 @@ impl SmallInput {
         memory_bytes: u64,
         paths: impl IntoIterator<Item = &'p Path>,
     ) -> Option<SmallInput> {
-        let (record, terminator) = match &format {
+        let mut small = SmallInput::empty(format, memory_bytes);
+        for path in paths {
+            let start = small.bytes.len();
+            small.append(path)?;
+            small.end_source(start)?;
+        }
+        Some(small)
+    }
+
+    /// Reads the standard input to its end if it is a small regular file or a pipe of which few
+    /// bytes come. Of a pipe as many bytes are read as count as small; if it has more, they are a
+    /// part of the [`Input`] that is returned. This waits for whoever writes to the pipe.
+    ///
+    /// # Errors
+    /// The standard input is closed.
+    pub fn read_standard_input(format: RecordFormat, memory_bytes: u64) -> Result<SmallStandardInput> {
+        let mut small = SmallInput::empty(format, memory_bytes);
+        let other = || Input::deferred(Path::new("-")).map(SmallStandardInput::Other);
+        let stdin = std::io::stdin();
+        let Ok(file) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return other() };
+        let Ok(meta) = file.metadata() else { return other() };
+        if meta.is_file() {
+            return match small.append_open(&file, &meta).and_then(|()| small.end_source(0)) {
+                Some(()) => Ok(SmallStandardInput::Small(small)),
+                None => other(),
+            };
+        }
+        if !meta.file_type().is_fifo() {
+            return other();
+        }
+        // What was read stays in memory until a slot takes it, and the budget does not count it.
+        small.max_bytes = small.max_bytes.min(usize::try_from(memory_bytes / SHARE_IF_BEGUN).unwrap_or(usize::MAX));
+        let ended = small.append_pipe(&file);
+        let input = |bytes| Input::Begun { name: PathBuf::from("standard input"), fd: file.into(), bytes };
+        if !ended || small.end_source(0).is_none() {
+            let bytes = std::mem::take(&mut small.bytes);
+            return Ok(SmallStandardInput::Other(input(bytes)));
+        }
+        small.source = Source::Pipe(input(Vec::new()));
+        Ok(SmallStandardInput::Small(small))
+    }
+
+    fn empty(format: RecordFormat, memory_bytes: u64) -> SmallInput {
+        let max_bytes = (memory_bytes / SHARE_OF_BUDGET).clamp(*BYTES.start(), *BYTES.end()) as usize;
+        SmallInput { format, bytes: Vec::new(), read: 0, max_bytes, source: Source::Files }
+    }
+
+    /// Ends a source whose bytes are those from `start` on. Its last line gets a terminator. Returns
+    /// `None` if it does not consist of whole records.
+    fn end_source(&mut self, start: usize) -> Option<()> {
+        let (record, terminator) = match &self.format {
             RecordFormat::Records { len, key_at, key_len, .. } => {
                 let in_record = *key_len > 0 && key_at.checked_add(*key_len).is_some_and(|end| end <= *len);
                 (in_record.then_some(*len)?, None)
@@ -80,23 +154,39 @@ impl SmallInput {
             RecordFormat::Numbers { kind, .. } => (kind.width(), None),
             RecordFormat::Lines { terminator, .. } => (1, Some(*terminator)),
         };
-        let max_bytes = (memory_bytes / SHARE_OF_BUDGET).clamp(*BYTES.start(), *BYTES.end()) as usize;
-        let mut small = SmallInput { format, bytes: Vec::new(), read: 0, max_bytes };
-        for path in paths {
-            let start = small.bytes.len();
-            small.append(path)?;
-            let end = small.bytes.len();
-            small.read += (end - start) as u64;
-            if !(end - start).is_multiple_of(record) {
-                return None;
+        let len = self.bytes.len() - start;
+        if !len.is_multiple_of(record) {
+            return None;
+        }
+        self.read += len as u64;
+        if let (Some(terminator), true) = (terminator, len > 0)
+            && self.bytes.last() != Some(&terminator)
+        {
+            self.bytes.push(terminator);
+        }
+        Some(())
+    }
+
+    /// Appends what comes from a pipe, up to the most bytes that count as small. Whether that was
+    /// all; otherwise reading goes on elsewhere, and what is wrong shows there.
+    fn append_pipe(&mut self, mut pipe: &File) -> bool {
+        const AT_ONCE: usize = 64 << 10;
+        loop {
+            let len = self.bytes.len();
+            let room = AT_ONCE.min(self.max_bytes.saturating_sub(len));
+            if room == 0 || self.bytes.try_reserve(room + 1).is_err() {
+                return false;
             }
-            if let (Some(terminator), true) = (terminator, end > start)
-                && small.bytes.last() != Some(&terminator)
-            {
-                small.bytes.push(terminator);
+            self.bytes.resize(len + room, 0);
+            let read = pipe.read(&mut self.bytes[len..]);
+            self.bytes.truncate(len + read.as_ref().copied().unwrap_or(0));
+            match read {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(e) if e.kind() == IoErrorKind::Interrupted => {}
+                Err(_) => return false,
             }
         }
-        Some(small)
     }
 
     /// Appends the bytes of a file, if it is a regular one and there is room for it.
@@ -120,6 +210,31 @@ impl SmallInput {
         (read <= room).then_some(())
     }
 
+    /// Appends the bytes of an open file from its offset on, if there is room for them. The offset
+    /// stays as it is.
+    fn append_open(&mut self, file: &File, meta: &Metadata) -> Option<()> {
+        let from = rustix::fs::tell(file).ok()?;
+        let len = usize::try_from(meta.len().saturating_sub(from)).ok()?;
+        if !says_its_length(meta) || len > self.max_bytes {
+            return None;
+        }
+        self.bytes.try_reserve(len + 2).ok()?;
+        // One byte more, to see that the file ends.
+        self.bytes.resize(len + 1, 0);
+        let mut read = 0;
+        while read <= len {
+            match rustix::io::pread(file, &mut self.bytes[read..], from + read as u64) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        self.bytes.truncate(read);
+        self.source = Source::File { end: from + read as u64 };
+        (read <= len).then_some(())
+    }
+
     /// Sorts the records into the output. `unique` keeps the first of records with the same key.
     ///
     /// Returns [`Declined`](SmallOutcome::Declined), with nothing changed, if there are more
@@ -129,8 +244,13 @@ impl SmallInput {
     /// Those of [`sort`](crate::sort) about outputs; `Interrupted`.
     pub fn sort_into(self, output: Output, unique: bool, control: &Control) -> Result<SmallOutcome> {
         let started = Instant::now();
-        let Some(sorted) = self.sorted(unique)? else { return Ok(SmallOutcome::Declined(output)) };
+        let Some(sorted) = self.sorted(unique)? else { return Ok(self.decline(output)) };
         control.check()?;
+        if let Source::File { end } = self.source {
+            // Where `read` would have left it.
+            let fail = |e: rustix::io::Errno| Error::os("seek in", e.raw_os_error(), "standard input");
+            rustix::fs::seek(rustix::stdio::stdin(), rustix::fs::SeekFrom::Start(end)).map_err(fail)?;
+        }
         control.progress.total.store(self.read, Relaxed);
         control.progress.read.store(self.read, Relaxed);
         let Sorted { bytes, read, written, dropped } = sorted;
@@ -166,6 +286,16 @@ impl SmallInput {
             seconds: started.elapsed().as_secs_f64(),
             ..SortReport::default()
         })))
+    }
+
+    fn decline(mut self, output: Output) -> SmallOutcome {
+        // A terminator that was added is not among the bytes that were read.
+        self.bytes.truncate(usize::try_from(self.read).unwrap_or(usize::MAX));
+        let input = match self.source {
+            Source::Pipe(Input::Begun { name, fd, .. }) => Some(Input::Begun { name, fd, bytes: self.bytes }),
+            _ => None,
+        };
+        SmallOutcome::Declined(output, input)
     }
 
     /// The records in order; `None` if there are too many, or no memory to sort them.
@@ -269,7 +399,7 @@ fn has_memory(bytes: usize) -> bool {
 pub enum SmallOutcome {
     /// It is sorted.
     Sorted(Box<SortReport>),
-    /// It has too many records for a small buffer, or there is no memory for one. Nothing has
-    /// changed, and this is the output.
-    Declined(Output),
+    /// It has too many records for a small buffer, or there is no memory for one. This is the output.
+    /// A pipe has been read, and this is the input in its place; nothing else has changed.
+    Declined(Output, Option<Input>),
 }

@@ -48,20 +48,28 @@ pub(crate) struct StoppableFile {
     name: PathBuf,
     waiting: Waiting,
     control: Control,
+    /// Bytes that were read before, and how many of them were handed out.
+    before: (Vec<u8>, usize),
 }
 
 impl StoppableFile {
     /// Takes a file whose flags other processes may share.
     pub(crate) fn new(file: File, name: PathBuf, control: &Control) -> StoppableFile {
         let (file, waiting) = without_waits(file);
-        StoppableFile { file, name, waiting, control: control.clone() }
+        StoppableFile { file, name, waiting, control: control.clone(), before: (Vec::new(), 0) }
+    }
+
+    /// Reads these bytes first, which were read from the file before.
+    pub(crate) fn behind(mut self, bytes: Vec<u8>) -> StoppableFile {
+        self.before = (bytes, 0);
+        self
     }
 
     /// Takes one end of a pipe that no other process has.
     pub(crate) fn own(pipe: File, name: PathBuf, control: &Control) -> StoppableFile {
         let set = rustix::io::ioctl_fionbio(&pipe, true);
         let waiting = set.map_or(Waiting::Polled { most: PIPE_BUF }, |()| Waiting::NonBlocking);
-        StoppableFile { file: pipe, name, waiting, control: control.clone() }
+        StoppableFile { file: pipe, name, waiting, control: control.clone(), before: (Vec::new(), 0) }
     }
 
     /// Opens a path for reading. Opening a named pipe waits for its first writer.
@@ -96,6 +104,16 @@ impl StoppableFile {
     /// Reads the bytes that are there, and waits only if there are none. Returns 0 at the end.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let most = buffer.len().min(AT_ONCE);
+        let (bytes, given) = &mut self.before;
+        if !bytes.is_empty() {
+            let len = most.min(bytes.len() - *given);
+            buffer[..len].copy_from_slice(&bytes[*given..*given + len]);
+            *given += len;
+            if *given == bytes.len() {
+                self.before = (Vec::new(), 0);
+            }
+            return Ok(len);
+        }
         self.carry_out("read", PollFlags::IN, |file, waiting| match waiting {
             Waiting::Socket => rustix::net::recv(file, &mut buffer[..most], RecvFlags::DONTWAIT).map(|(len, _)| len),
             _ => rustix::io::read(file, &mut buffer[..most]),

@@ -97,22 +97,55 @@ fn large_runs_are_left_to_their_keeper() {
     }
 }
 
+/// Counts the bytes that each thread merges: what the cores of this machine would show only if there
+/// were as many.
 #[test]
 fn work_is_divided_evenly_among_many_threads() {
     let random = &mut Random(seed(450));
     let folder = Folder::new();
-    let bytes = random.bytes(100 * 500_000);
-    let input = folder.put("in/a", &bytes);
-    for threads in [2, 8, 64] {
-        let job = folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input));
-        let report = sort(job.threads(threads).memory_bytes(72 << 20)).unwrap();
-        assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "sorted");
-        assert!(report.runs > 1);
-        let parts = report.merged_by_thread;
-        assert_eq!(parts.len(), threads);
-        let (most, mean) = (parts.iter().max().copied().unwrap(), report.bytes_out / threads as u64);
-        assert!(most <= mean + mean / 2, "{threads} threads: {parts:?}");
+    let order = TextOptions::default().compile().unwrap();
+    let bytes = random.bytes(100 * 1_000_000);
+    let mut lines: Vec<String> = (0..1_450_000).map(|_| format!("{:08x}{:50}", random.below(1 << 32), "")).collect();
+    let records = (RecordFormat::SORT_BENCHMARK, folder.put("in/records", &bytes));
+    let text = (RecordFormat::Lines { order, terminator: b'\n' }, folder.put("in/lines", lines.join("\n").as_bytes()));
+    lines.sort_unstable();
+    let expected = [sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), (lines.join("\n") + "\n").into_bytes()];
+    for ((format, input), expected) in [records, text].into_iter().zip(expected) {
+        for (threads, memory_bytes) in [(8, 64 << 20), (64, 160 << 20)] {
+            let name = format!("{threads} threads, {}", input.display());
+            let job = folder.job(format.clone(), std::slice::from_ref(&input));
+            let report = sort(job.threads(threads).memory_bytes(memory_bytes)).unwrap();
+            assert_same(&folder.sorted(), &expected, &name);
+            // It was read once, spilled once and merged once, by all threads.
+            assert!(report.runs > 1 && report.merge_passes == 1, "{name}: {report}");
+            let parts = report.merged_by_thread;
+            assert_eq!(parts.len(), threads, "{name}");
+            let (most, mean) = (parts.iter().max().copied().unwrap(), report.bytes_out / threads as u64);
+            assert!(most <= mean + mean / 2, "{name}: {parts:?}");
+        }
     }
+}
+
+/// Each thread of a merge has buffers of its own. In little memory as many threads as were asked for
+/// would leave buffers for few runs, and there would be passes over passes.
+#[test]
+fn many_threads_in_little_memory_do_not_make_more_passes() {
+    let folder = Folder::new();
+    let random = &mut Random(seed(451));
+    let mut lines: Vec<String> = (0..2_000_000).map(|_| "x".repeat(random.below(3))).collect();
+    let input = folder.put("in/a", (lines.join("\n") + "\n").as_bytes());
+    lines.sort_unstable();
+    let expected = (lines.join("\n") + "\n").into_bytes();
+    let mut passes = Vec::new();
+    for threads in [2, 8, 64] {
+        let order = TextOptions::default().compile().unwrap();
+        let format = RecordFormat::Lines { order, terminator: b'\n' };
+        let report = sort(folder.job(format, std::slice::from_ref(&input)).threads(threads)).unwrap();
+        assert_same(&folder.sorted(), &expected, &format!("{threads} threads"));
+        passes.push((report.runs, report.merge_passes));
+    }
+    assert!(passes.iter().all(|(runs, _)| *runs > 24), "{passes:?}");
+    assert!(passes.iter().all(|(_, many)| *many <= passes[0].1 + 1), "{passes:?}");
 }
 
 /// Makes bytes of some shape: random, few keys, mostly one key, ascending, descending, all equal.

@@ -46,7 +46,7 @@ pub(crate) fn ways(
     for input in inputs {
         ways.push(match input {
             Input::File { ssd, .. } => explain("input".into(), ssd, &memory),
-            Input::Stream { name, .. } => stream("input", name, "read"),
+            Input::Stream { name, .. } | Input::Begun { name, .. } => stream("input", name, "read"),
             // A named pipe is not opened twice.
             Input::Deferred { path } if input.may_block() || path == Path::new("-") => stream("input", path, "read"),
             Input::Deferred { path } => match Input::open(path)? {

@@ -20,6 +20,11 @@ pub const MIN_MEMORY: u64 = 16 << 20;
 const MAX_CONCURRENT_SLOTS: usize = 4;
 const MAX_BLOCK: usize = 4 << 20;
 const MIN_BLOCK: usize = 64 << 10;
+/// The blocks where memory is scarce. There are few of them: a thread fills one while one is written.
+/// Short writes cost more than they save there, because the file system notes for each that its
+/// blocks are no longer empty. 400 MB in 16 MiB took 4.0 CPU s with 6 such blocks, and 5.0 with 16
+/// of 64 KiB (benchmarks/results/2026-11-25-sort-16mib-blocks.md).
+const LONG_BLOCK: usize = 256 << 10;
 /// The smallest buffer for reading a run, unless memory is scarce.
 const MIN_BUFFER: usize = 64 << 10;
 /// With at most this much memory, the number of passes over the data decides how long a sort takes.
@@ -27,6 +32,8 @@ const MIN_BUFFER: usize = 64 << 10;
 const SCARCE_MEMORY: usize = 24 << 20;
 /// The buffers where memory is scarce.
 const SMALL_BUFFER: usize = 32 << 10;
+/// With fewer runs than this in a pass, another thread costs more than it gains.
+const FEW_RUNS: usize = 24;
 /// Smaller buffers need more checksums. They may take the memory divided by this.
 const MAX_SUMS_PART: usize = 12;
 /// Arenas start at multiples of this, so that huge pages and registered buffers do not straddle
@@ -58,35 +65,52 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Divides `memory` bytes among at most `threads`. `total` is the length of the input, if it is
-    /// known.
-    pub(crate) fn new(memory: u64, threads: usize, total: Option<u64>) -> Result<Budget> {
+    /// known, and `weight` the bytes that a slot needs for each byte of it, entries included.
+    pub(crate) fn new(memory: u64, threads: usize, total: Option<u64>, weight: f64) -> Result<Budget> {
         let memory = usize::try_from(memory.max(MIN_MEMORY)).unwrap_or(usize::MAX);
         let total = total.unwrap_or((memory as u64).saturating_mul(64));
         let sums = usize::try_from(total / SMALL_BUFFER as u64).unwrap_or(usize::MAX).saturating_mul(size_of::<u32>());
         let small_buffers = memory <= SCARCE_MEMORY && sums <= memory / MAX_SUMS_PART;
         let left = if small_buffers { memory - sums } else { memory };
-        let mut budget = Budget::of(left, threads.max(1));
-        while budget.pool < 2 * budget.arenas_at && budget.threads > 1 {
-            budget = Budget::of(left, budget.threads - 1);
+        let among = |threads: usize| {
+            let mut budget = Budget::of(left, threads);
+            budget.grain = checksum::grain(total, memory, budget.block);
+            if small_buffers {
+                budget.least_buffer = SMALL_BUFFER;
+                budget.grain = budget.grain.min(SMALL_BUFFER);
+            }
+            budget
+        };
+        let mut budget = among(threads.max(1));
+        while budget.threads > 1 && (budget.pool < 2 * budget.arenas_at || budget.is_crowded(total as f64 * weight)) {
+            budget = among(budget.threads - 1);
         }
         if budget.pool < budget.arenas_at + 16 * MIN_BLOCK {
             return Err(Error::new(ErrorKind::OutOfMemory, "sort", format!("{memory} bytes of memory"))
                 .with_advice("give more memory with -S"));
         }
-        budget.grain = checksum::grain(total, memory, budget.block);
-        if small_buffers {
-            budget.least_buffer = SMALL_BUFFER;
-            budget.grain = budget.grain.min(SMALL_BUFFER);
-        }
         Ok(budget)
+    }
+
+    /// Whether so many threads share the buffers of a merge that a pass takes few runs, although
+    /// there are more. Each further level of passes reads and writes everything once more, which
+    /// costs more than a thread gains. All slots together would need `weight` bytes.
+    fn is_crowded(&self, weight: f64) -> bool {
+        let fan_in = self.arenas() / (2 * self.min_buffer() * self.threads);
+        let slot = self.arenas() / (self.concurrent_slots + 1);
+        fan_in < FEW_RUNS && weight > (fan_in * slot) as f64
     }
 
     fn of(memory: usize, threads: usize) -> Budget {
         let rest = memory.saturating_sub((9 << 20) + threads * (256 << 10) + memory / 256);
-        let blocks = 4 * threads + 8;
-        // At most an eighth of the memory is used for output blocks.
-        let block = prev_power_of_two(rest / (8 * blocks)).clamp(MIN_BLOCK, MAX_BLOCK);
-        let chunk = block;
+        let (block, blocks, chunk) = if memory <= SCARCE_MEMORY {
+            (LONG_BLOCK, 2 * threads + 2, MIN_BLOCK)
+        } else {
+            let blocks = 4 * threads + 8;
+            // At most an eighth of the memory is used for output blocks.
+            let block = prev_power_of_two(rest / (8 * blocks)).clamp(MIN_BLOCK, MAX_BLOCK);
+            (block, blocks, block)
+        };
         let pool = rest.saturating_sub(MAX_CHUNKS_IN_FLIGHT * chunk) / 4096 * 4096;
         let arenas_at = (block * blocks).next_multiple_of(ARENA_GRAIN);
         Budget {

@@ -21,7 +21,7 @@ struct Definition {
     run: fn(&Context) -> TaskResult<Record>,
 }
 
-const DEFINITIONS: [Definition; 14] = [
+const DEFINITIONS: [Definition; 15] = [
     Definition { name: "sort-records", about: definitions::sort::records::ABOUT, run: definitions::sort::records::run },
     Definition { name: "sort-lines", about: definitions::sort::lines::ABOUT, run: definitions::sort::lines::run },
     Definition { name: "sort-u64", about: definitions::sort::u64::ABOUT, run: definitions::sort::u64::run },
@@ -35,6 +35,11 @@ const DEFINITIONS: [Definition; 14] = [
         name: "sort-memories",
         about: definitions::sort::curves::MEMORIES_ABOUT,
         run: definitions::sort::curves::memories,
+    },
+    Definition {
+        name: "sort-slow-disk",
+        about: definitions::sort::slow_disk::ABOUT,
+        run: definitions::sort::slow_disk::run,
     },
     Definition { name: "copy-file", about: definitions::copy::file::ABOUT, run: definitions::copy::file::run },
     Definition { name: "copy-memory", about: definitions::copy::memory::ABOUT, run: definitions::copy::memory::run },
