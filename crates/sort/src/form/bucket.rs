@@ -7,6 +7,7 @@ use datapipes_core::locks::Mutex;
 use crate::form::sample_sort::SlotSorter;
 use crate::records::entry::Entry;
 use crate::records::layout::Layout;
+use crate::records::memo::Scope;
 use crate::records::tally::Tally;
 
 /// Entries that come after those of the bucket before, and before those of the next one.
@@ -40,6 +41,8 @@ impl<'e> Bucket<'e> {
     pub(crate) fn entries<L: Layout>(&self, sorter: &SlotSorter<'_, L>) -> &'e [Entry] {
         self.sorted.get_or_init(|| match self.unsorted.lock().take() {
             Some(entries) => {
+                // The records stay as they are while their entries are sorted.
+                let _scope = Scope::enter();
                 sorter.sort_bucket(entries, sorter.depth);
                 entries
             }

@@ -146,9 +146,9 @@ impl<L: Layout> Engine<'_, L> {
         let reading = Mutex::new((filler, to_fill, Some(filled)));
         let has_read = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            if self.budget.threads > 1 && self.total.is_some_and(|total| total >= WORTH_TOUCHING) {
+            if self.fits && self.budget.threads > 1 && self.total.is_some_and(|total| total >= WORTH_TOUCHING) {
                 // If it cannot be started, the reader touches the memory.
-                let _ = threads::spawn_scoped(scope, "touch", || self.touch_slots(&has_read));
+                let _ = threads::spawn_scoped(scope, "touch", || self.touch_slot(&has_read));
             }
             let read = || {
                 let mut reading = lock(&reading);
@@ -181,19 +181,16 @@ impl<L: Layout> Engine<'_, L> {
         Ok(lock(&reading).0.tally())
     }
 
-    /// Touches the memory that the slots are expected to use, ahead of the reader.
-    fn touch_slots(&self, stop: &AtomicBool) {
+    /// Touches the memory that an input that fits is expected to use, ahead of the reader.
+    fn touch_slot(&self, stop: &AtomicBool) {
         let length = |bytes: Option<u64>| bytes.and_then(|bytes| usize::try_from(bytes).ok());
         let (Some(total), Some(records)) = (length(self.total), length(self.expected_records)) else { return };
         let entries = if self.layout.numbers().is_some() { 0 } else { records.saturating_mul(size_of::<Entry>()) };
-        let slots = if self.fits { vec![self.budget.whole()] } else { self.budget.slots() };
-        for (at, len) in slots {
-            let Ok(slot) = self.memory.range(at, len) else { return };
-            // A slot of a larger input is filled until records and entries meet.
-            let share = total as f64 / (total as f64 + 2.0 * entries as f64);
-            let records = if self.fits { total } else { (len as f64 * share) as usize };
-            let entries = if self.fits { entries } else { (len - records) / 2 };
-            touch_ahead(&slot, ExpectedUse { records, entries }, stop);
+        // The first lines may be much shorter than the others.
+        let expected = ExpectedUse { records: total, entries: entries.min(total / 2) };
+        let (at, len) = self.budget.whole();
+        if let Ok(slot) = self.memory.range(at, len) {
+            touch_ahead(&slot, expected, stop);
         }
     }
 

@@ -87,11 +87,13 @@ impl<L: Layout> SlotSorter<'_, L> {
         for (w, bytes) in bounds.windows(2).zip(bytes) {
             let entries;
             (entries, rest) = std::mem::take(&mut rest).split_at_mut(w[1] - w[0]);
-            buckets.push(match (entries.len(), kept.next()) {
-                (0, _) => continue,
-                (_, Some(KeptEntries { len, bytes, dropped })) => Bucket::sorted(&entries[..len], bytes, dropped),
-                (len, None) if len > giant => Bucket::sorted(entries, bytes, Tally::default()),
-                (_, None) => Bucket::unsorted(entries, bytes),
+            if entries.is_empty() {
+                continue;
+            }
+            buckets.push(match kept.next() {
+                Some(KeptEntries { len, bytes, dropped }) => Bucket::sorted(&entries[..len], bytes, dropped),
+                None if entries.len() > giant => Bucket::sorted(entries, bytes, Tally::default()),
+                None => Bucket::unsorted(entries, bytes),
             });
         }
         buckets
