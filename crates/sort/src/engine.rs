@@ -53,6 +53,8 @@ pub(crate) struct Engine<'a, L> {
     pub(crate) budget: Budget,
     /// Bytes of all inputs, if that is known.
     pub(crate) total: Option<u64>,
+    /// Records of all inputs, as far as a sample tells.
+    pub(crate) expected_records: Option<u64>,
     /// Whether the whole input is expected to fit the memory at once.
     pub(crate) fits: bool,
     pub(crate) memory: Dram,
@@ -69,7 +71,9 @@ impl<'a, L: Layout> Engine<'a, L> {
     ) -> Result<Self> {
         let mut settings = settings;
         let memory_asked_bytes = settings.memory_bytes;
-        let weight = weight(layout, work);
+        let mean_len = mean_len(layout, work);
+        let weight = weight(layout, mean_len);
+        let expected_records = work.total.map(|total| (total as f64 / mean_len) as u64);
         loop {
             let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total, weight)?;
             let fits = fits(weight, &budget, work);
@@ -100,6 +104,7 @@ impl<'a, L: Layout> Engine<'a, L> {
                 control,
                 budget,
                 total,
+                expected_records,
                 fits,
                 memory,
                 movements,
@@ -164,15 +169,19 @@ impl<'a, L: Layout> Engine<'a, L> {
 
 /// The bytes that a slot needs for each byte of the input, as far as that is known: for the records,
 /// and for their entries and the room to sort them.
-fn weight<L: Layout>(layout: &L, work: &Work<'_>) -> f64 {
+fn weight<L: Layout>(layout: &L, mean_len: f64) -> f64 {
     if layout.numbers().is_some() {
         return 1.0;
     }
-    let mean = match layout.fixed_len() {
+    1.0 + (2 * size_of::<Entry>()) as f64 / mean_len * 1.02
+}
+
+/// The mean length of records: of the first lines, if their lengths differ.
+fn mean_len<L: Layout>(layout: &L, work: &Work<'_>) -> f64 {
+    match layout.fixed_len() {
         Some(len) => len as f64,
         None => sample_mean(&work.inputs, layout.terminator().unwrap_or(b'\n')),
-    };
-    1.0 + (2 * size_of::<Entry>()) as f64 / mean * 1.02
+    }
 }
 
 /// Whether records and entries fit the memory at once, as far as that is known.
