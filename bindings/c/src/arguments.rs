@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use datapipes::metrics::{Sample, prometheus};
 use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -198,6 +199,9 @@ pub enum dp_format {
     DP_TEXT = 0,
     /// For programs.
     DP_JSON = 1,
+    /// Measurements for Prometheus, of reports only: what `/metrics` of a program shows. They name no
+    /// paths.
+    DP_PROMETHEUS = 2,
 }
 
 /// Refuses numbers that are no format: C passes any.
@@ -205,6 +209,7 @@ pub(crate) fn format_of(number: u32) -> Result<dp_format> {
     match number {
         0 => Ok(dp_format::DP_TEXT),
         1 => Ok(dp_format::DP_JSON),
+        2 => Ok(dp_format::DP_PROMETHEUS),
         other => Err(Error::new(ErrorKind::InvalidInput, "call", format!("{other} is no dp_format"))),
     }
 }
@@ -254,7 +259,28 @@ pub(crate) fn shown(value: &(impl Display + Serialize), format: u32) -> Result<S
     match format_of(format)? {
         dp_format::DP_TEXT => Ok(value.to_string()),
         dp_format::DP_JSON => json(value),
+        dp_format::DP_PROMETHEUS => Err(Error::new(ErrorKind::InvalidInput, "call", "it has no measurements")
+            .with_advice("ask for DP_TEXT or DP_JSON; reports have measurements")),
     }
+}
+
+/// Copies a report, or its measurements, as [`copy_text`] does.
+///
+/// # Safety
+/// As [`copy_text`].
+pub(crate) unsafe fn report(
+    value: &(impl Display + Serialize),
+    samples: impl FnOnce() -> Vec<Sample>,
+    format: u32,
+    (into, capacity, len): (*mut c_char, usize, *mut usize),
+) -> Result<()> {
+    let text = match format_of(format)? {
+        dp_format::DP_PROMETHEUS => prometheus(&samples()),
+        dp_format::DP_TEXT | dp_format::DP_JSON => shown(value, format)?,
+    };
+    // SAFETY: the caller of this function says so.
+    unsafe { copy_text(&text, into, capacity, len) };
+    Ok(())
 }
 
 /// A value as JSON.

@@ -10,7 +10,7 @@ use datapipes::{ConnectFdOptions, Error, ErrorKind, PipeFd, Result, Span};
 use crate::arguments::{self, dp_format};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::{MACHINES, dp_constraints, dp_machine};
 use crate::pipe::dp_span;
 use crate::place::{PLACES, dp_place};
@@ -112,7 +112,7 @@ impl PipeDescriptor {
     }
 }
 
-pub(crate) static PIPE_FDS: Table<PipeDescriptor> = Table::new("descriptor pipe");
+pub(crate) static PIPE_FDS: Table<PipeDescriptor> = Table::new(Kind::DescriptorPipe);
 
 /// Connects two places by a pipe that is a descriptor, with a runtime of its own.
 ///
@@ -251,6 +251,7 @@ pub unsafe extern "C" fn dp_pipe_fd_route(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let pipe = PIPE_FDS.get(pipe.id)?;
         let shown = match (&*pipe, arguments::format_of(format)?) {
             (PipeDescriptor::OfRuntime(pipe), dp_format::DP_TEXT) => pipe.route().to_string(),

@@ -6,7 +6,7 @@ use datapipes::descriptor::wire::{code_of, kind_of};
 use datapipes::{Error, ErrorKind};
 
 use crate::arguments::{self, Field, Options, fields};
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 
 /// What can be done about an error. The numbers are stable; new ones are added at the end. A
 /// completion that is read from a descriptor has the same numbers.
@@ -67,7 +67,7 @@ pub(crate) struct Kept {
     text: CString,
 }
 
-static ERRORS: Table<Kept> = Table::new("error");
+static ERRORS: Table<Kept> = Table::new(Kind::Error);
 
 /// Stands for an error for which there was no handle left.
 const NO_HANDLE: u64 = u64::MAX;

@@ -189,6 +189,7 @@ pub unsafe extern "C" fn dp_sort(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         // SAFETY: the header says what the pointers are.
         let (asked, paths, output) = unsafe {
             let asked = arguments::options(options, "options")?;

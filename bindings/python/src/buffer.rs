@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapipes::locks::Mutex;
-use datapipes::memory::Region;
+use datapipes::memory::{Access, RawLease, Region};
 use datapipes::process::OwningProcess;
-use datapipes::{Dram, Lease, LeaseMut, MapOptions, Result};
+use datapipes::{Dram, MapOptions, Result};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -31,13 +31,6 @@ use crate::errors::{attached, detached, invalid};
 
 /// Memory of more bytes than this is returned without the interpreter's lock.
 const MUCH: usize = 1 << 20;
-
-/// The right that views have.
-#[allow(dead_code)] // A lease is held, not looked at.
-enum ViewLease {
-    Read(Lease),
-    Write(LeaseMut),
-}
 
 /// A part of the memory of a home, by its first byte and its length.
 #[derive(Clone, Copy)]
@@ -52,9 +45,10 @@ impl Part {
         if self.at == 0 && self.len == whole.len() { Ok(whole.clone()) } else { whole.range(self.at, self.len) }
     }
 
-    fn lease(self, whole: &Dram) -> Result<ViewLease> {
-        let place = self.of(whole)?;
-        if self.readonly { place.lease().map(ViewLease::Read) } else { place.lease_mut().map(ViewLease::Write) }
+    /// The right that views have. Python has the address only, so bytes that a file shows are leased
+    /// like others.
+    fn lease(self, whole: &Dram) -> Result<RawLease> {
+        self.of(whole)?.memory().raw_lease(if self.readonly { Access::Read } else { Access::Write })
     }
 }
 
@@ -63,7 +57,7 @@ struct Views {
     count: usize,
     part: Part,
     #[allow(dead_code)] // It is held, not looked at.
-    lease: ViewLease,
+    lease: RawLease,
 }
 
 /// The memory of a Buffer and of its parts, as a place of this process.
@@ -87,7 +81,13 @@ impl Here {
         // SAFETY: the keeper keeps the mapping. The bytes are a copy, and of the threads that held
         // leases of the parent's place none is in this process. The leases of views, which do go on
         // here, are made anew below, before anybody gets the new place.
-        let region = unsafe { Region::foreign(start, len, Box::new(parents.clone())) };
+        // Pages of a file that were not written show what others write to it, so they are shared.
+        let region = unsafe {
+            match memory.region().is_shared() {
+                true => Region::shared(start, len, Box::new(parents.clone())),
+                false => Region::foreign(start, len, Box::new(parents.clone())),
+            }
+        };
         let own = Dram::over(region.range(0, len)?);
         for views in self.views.values_mut() {
             views.lease = views.part.lease(&own)?;

@@ -141,6 +141,49 @@ static void options_and_products(const dp::machine &machine) {
     CHECK(error_of([&] { states.region_length("none"); }).kind() == DP_NOT_FOUND);
 }
 
+// What files, pipes, caches, logs and checkpoints tell of themselves; files that are mapped.
+static void what_is_told(const dp::machine &machine, const dp::runtime &runtime) {
+    auto path = folder / "told";
+    {
+        dp::ssd file(path, DP_CREATE);
+        file.set_length(65536);
+    }
+    dp::ssd file(path, DP_READ_WRITE);
+    CHECK(file.cached_share() >= 0 && file.cached_share() <= 1);
+    auto mapped = dp::dram::map_file(file, 4, 65532);
+    CHECK(error_of([&] { dp::dram::map_file(file, 4, 65533); }).kind() == DP_OUT_OF_RANGE);
+    dp::dram memory(65536);
+    machine.connect(mapped, memory).transfer({0, 0, 65532});
+    auto pipe = machine.connect(file, memory);
+    auto started = pipe.start({0, 0, 65536});
+    if (auto event = pipe.event()) {
+        CHECK(*event >= 0);
+    }
+    started.wait();
+    CHECK(!machine.connect(mapped, memory).event());
+    CHECK(pipe.report(DP_PROMETHEUS).find("# TYPE datapipes_") != std::string::npos);
+    CHECK(runtime.report(DP_PROMETHEUS).find("# TYPE datapipes_") != std::string::npos);
+    CHECK(runtime.report().find("completed") != std::string::npos);
+    dp::cache cache(machine, file);
+    std::array<std::byte, 3> bytes{std::byte{1}, std::byte{2}, std::byte{3}}, read{};
+    cache.write(100, bytes);
+    cache.clear();
+    cache.read(100, read);
+    CHECK(read == bytes && !cache.explain().empty());
+    CHECK(cache.report(DP_PROMETHEUS).find("# TYPE datapipes_") != std::string::npos);
+    {
+        dp::log log(machine, folder / "told-log");
+        log.append_durable(bytes);
+        CHECK(log.stats().find("\"records\":1") != std::string::npos);
+    }
+    CHECK(dp::log::examine(machine, folder / "told-log").starts_with("{"));
+    dp::checkpoints states(machine, folder / "told-states");
+    std::vector<dp::region> saved;
+    saved.push_back({"told", memory});
+    states.save(saved, 0);
+    CHECK(states.list().find("\"told\"") != std::string::npos);
+}
+
 // A function that is told a result may wait for another transfer.
 static void waits_where_results_are_told(const dp::runtime &runtime) {
     dp::dram one(65536), two(65536);
@@ -163,6 +206,7 @@ int main() {
         moved_leases();
         persistent_memory(machine);
         options_and_products(machine);
+        what_is_told(machine, runtime);
         waits_where_results_are_told(runtime);
     }
     CHECK(dp_open_handles() == 0);
