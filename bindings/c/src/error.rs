@@ -193,7 +193,7 @@ pub unsafe extern "C" fn dp_error_new_with(
     let (mut error, facts) = unsafe { (made(kind, message), arguments::options(facts, "facts")) };
     if let Ok(facts) = facts {
         error = error.with_bytes_done(facts.bytes_done);
-        if facts.errno_number != 0 {
+        if facts.errno_number > 0 {
             error = error.with_errno(facts.errno_number);
         }
         if facts.has_offset != 0 {

@@ -517,16 +517,16 @@ pub unsafe extern "C" fn dp_staging_extent(place: dp_place, len: u64, offset: *m
     })
 }
 
-/// Gives an extent of a staging back.
+/// Gives an extent of a staging back, or a part of one.
 ///
-/// Errors: DP_INVALID_INPUT for a place that is no staging.
+/// Errors: DP_INVALID_INPUT for a place that is no staging, and for bytes of which some were given back
+/// already or never taken: then none are given back. DP_FORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn dp_staging_free(place: dp_place, offset: u64, len: u64) -> dp_error {
     enter(|| {
         let place = PLACES.get(place.id)?;
         let Place::Staging(staging) = &*place else { return Err(wrong("free an extent", "a staging")) };
-        staging.free(offset, len);
-        Ok(())
+        staging.free_taken(offset, len)
     })
 }
 

@@ -194,6 +194,10 @@ impl Buffer {
 
 /// Allocates memory; an empty range of a byte for a length of 0.
 pub(crate) fn allocate(len: usize, prefault: bool) -> Result<Dram> {
+    if len > isize::MAX as usize {
+        let why = format!("{len} bytes: more than a process can address");
+        return Err(datapipes::Error::new(datapipes::ErrorKind::OutOfMemory, "allocate", why));
+    }
     let place = Dram::allocate_with(len.max(1), MapOptions::default().prefault(prefault))?;
     if len == 0 { place.range(0, 0) } else { Ok(place) }
 }

@@ -15,10 +15,10 @@ use crate::buffer::{Buffer, allocate};
 use crate::errors::{detached_at, invalid, json, to_py_at};
 use crate::foreign::{Bytes, Use};
 use crate::gguf;
-use crate::header::{self, Tensor};
+use crate::header::{self, Tensor, Texts};
 use crate::machine;
-use crate::opened::{Moved, Opened, available, constraints, note};
 use crate::notifier::Notifier;
+use crate::opened::{Moved, Opened, available, constraints, note};
 use crate::pending::{self, Pending};
 use crate::shared;
 use crate::short::{self, AT_ONCE, SHORT};
@@ -370,13 +370,7 @@ impl File {
 
     /// As `pread`, of what was not read at once; `notifier` becomes readable when it is done.
     #[pyo3(signature = (buffer, offset, notifier))]
-    fn _start(
-        &self,
-        py: Python<'_>,
-        buffer: &Bound<'_, PyAny>,
-        offset: u64,
-        notifier: &Notifier,
-    ) -> PyResult<Pending> {
+    fn _start(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64, notifier: &Notifier) -> PyResult<Pending> {
         let opened = self.opened(py, "read")?;
         let bytes = Bytes::of(buffer, Use::Write, "read")?;
         pending::start(py, &opened, offset, bytes, Some(notifier))
@@ -397,10 +391,15 @@ impl File {
     }
 
     /// The tensors of a safetensors file, with a header of `len` bytes: (name, type, shape, begin,
-    /// end), in the order of their bytes.
-    fn _tensors(&self, py: Python<'_>, len: u64, payload: u64, sizes: HashMap<String, u64>) -> PyResult<Vec<Tensor>> {
+    /// end), in the order of their bytes; and the texts about the file.
+    fn _tensors(
+        &self,
+        py: Python<'_>,
+        len: u64,
+        payload: u64,
+        sizes: HashMap<String, u64>,
+    ) -> PyResult<(Vec<Tensor>, Texts)> {
         let opened = self.opened(py, "load")?;
-        let ssd = &opened.ssd;
         let (tensors, moved) = detached_at(py, &self.path, || {
             let place = allocate(to_usize(len)?, false)?;
             let moved = read_into(&opened, 8, &place, len)?;
@@ -415,7 +414,6 @@ impl File {
     /// order of their bytes, and the offset from which these are counted.
     fn _gguf<'py>(&self, py: Python<'py>, size: u64) -> PyResult<(Bound<'py, PyDict>, Vec<gguf::Tensor>, u64)> {
         let opened = self.opened(py, "load")?;
-        let ssd = &opened.ssd;
         let (header, moved) = detached_at(py, &self.path, || {
             let (mut part, mut all) = (FIRST_PART, Moved::new());
             loop {

@@ -27,7 +27,13 @@ pub(crate) struct Opened {
 impl Opened {
     pub(crate) fn new(ssd: Ssd) -> Arc<Opened> {
         let path = ssd.path().into();
-        Arc::new(Opened { ssd, path, kept: KeptPipes::default(), missed: AtomicBool::new(false), owner: OwningProcess::here() })
+        Arc::new(Opened {
+            ssd,
+            path,
+            kept: KeptPipes::default(),
+            missed: AtomicBool::new(false),
+            owner: OwningProcess::here(),
+        })
     }
 
     /// Whether a read that does not wait should be tried. Where it misses, the kernel begins to read

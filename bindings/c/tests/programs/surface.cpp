@@ -184,6 +184,27 @@ static void what_is_told(const dp::machine &machine, const dp::runtime &runtime)
     CHECK(states.list().find("\"told\"") != std::string::npos);
 }
 
+// A sort stops where the function that is told of it says so, and with what it throws.
+static void sorts_that_are_told(const dp::machine &machine) {
+    std::ofstream(folder / "unsorted") << "b\na\n";
+    const std::filesystem::path inputs[] = {folder / "unsorted"};
+    int calls = 0;
+    machine.sort(inputs, folder / "sorted", dp_sort_options{}, [&](const dp::sort_progress &) { return ++calls > 0; });
+    CHECK(calls > 0);
+    CHECK(error_of([&] {
+              machine.sort(inputs, folder / "never", dp_sort_options{}, [](const dp::sort_progress &) { return false; });
+          }).kind() == DP_INTERRUPTED);
+    try {
+        machine.sort(inputs, folder / "never", dp_sort_options{}, [](const dp::sort_progress &) -> bool {
+            throw std::runtime_error("as it was told to");
+        });
+        CHECK(false);
+    } catch (const std::runtime_error &e) {
+        CHECK(std::string(e.what()) == "as it was told to");
+    }
+    CHECK(!std::filesystem::exists(folder / "never"));
+}
+
 // A function that is told a result may wait for another transfer.
 static void waits_where_results_are_told(const dp::runtime &runtime) {
     dp::dram one(65536), two(65536);
@@ -207,6 +228,7 @@ int main() {
         persistent_memory(machine);
         options_and_products(machine);
         what_is_told(machine, runtime);
+        sorts_that_are_told(machine);
         waits_where_results_are_told(runtime);
     }
     CHECK(dp_open_handles() == 0);

@@ -52,10 +52,17 @@ _PLAIN = {
     "F64": "<f8",
     "C64": "<c8",
 }
-_EXTENDED = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_EXTENDED = {
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
 _SIZES = {
     **{name: np.dtype(plain).itemsize for name, plain in _PLAIN.items()},
-    **{"BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1},
+    **{name: 2 if name == "BF16" else 1 for name in _EXTENDED},
 }
 """Bytes of a number, by the name of its type in a header."""
 
@@ -144,8 +151,8 @@ class _Tensor:
         self.name, self.kind, self.shape, self.begin, self.end = name, kind, tuple(shape), begin, end
 
 
-def _header(path: str, file: File) -> tuple[list[_Tensor], int]:
-    """The tensors in the order of their bytes, and the offset of the first byte."""
+def _header(path: str, file: File) -> tuple[list[_Tensor], int, dict[str, str]]:
+    """The tensors in the order of their bytes, the offset of the first byte, and the file's metadata."""
     size = file.size()
     if size < 8:
         _corrupt(path, f"{size} bytes are no safetensors file")
@@ -157,8 +164,8 @@ def _header(path: str, file: File) -> tuple[list[_Tensor], int]:
     if length > size - 8:
         _corrupt(path, f"a header of {length} bytes in a file of {size}")
     payload = size - 8 - length
-    tensors = [_Tensor(*found) for found in file._tensors(length, payload, _SIZES)]
-    return tensors, 8 + length
+    found, metadata = file._tensors(length, payload, _SIZES)
+    return [_Tensor(*one) for one in found], 8 + length, metadata
 
 
 def _is_shape(shape: object) -> bool:
@@ -191,7 +198,7 @@ class Loaded(dict[str, Any]):
     """Arrays (or tensors of torch) by name, and how they were read."""
 
     metadata: dict[str, Any]
-    """The metadata of a GGUF file; of several, that of the first."""
+    """The metadata of a file; of several, that of the first that has some."""
     types: dict[str, str]
     """The types of a GGUF file's tensors, such as "F32" or "Q4_K", by their names."""
     _report: Report
@@ -220,16 +227,20 @@ def _payload(path: str, file: File, at: int, length: int, mapped: bool | None) -
     return buffer
 
 
-def _safetensors(path: str, file: File, framework: str, mapped: bool | None) -> dict[str, Any]:
-    tensors, at = _header(path, file)
+def _safetensors(path: str, file: File, framework: str, mapped: bool | None) -> Loaded:
+    tensors, at, metadata = _header(path, file)
+    found = Loaded()
+    found.metadata.update(metadata)
     if framework == "numpy":  # What cannot be made is told before the file is read.
         dtypes = [_dtype(path, tensor.name, tensor.kind) for tensor in tensors]
     length = tensors[-1].end if tensors else 0
     buffer = _payload(path, file, at, length, mapped)
     if framework == "torch":
         make = _torch().tensor_of
-        return {t.name: make(buffer, t.kind, t.shape, t.begin, t.end - t.begin) for t in tensors}
-    return {t.name: _view(buffer, dtype, t.shape, t.begin) for t, dtype in zip(tensors, dtypes, strict=True)}
+        found.update((t.name, make(buffer, t.kind, t.shape, t.begin, t.end - t.begin)) for t in tensors)
+    else:
+        found.update((t.name, _view(buffer, dtype, t.shape, t.begin)) for t, dtype in zip(tensors, dtypes, strict=True))
+    return found
 
 
 def _gguf(path: str, file: File, framework: str, mapped: bool | None) -> Loaded:

@@ -29,6 +29,6 @@ mod short_requests;
 mod uring_facts;
 
 pub use backend::{FileBackend, FileBackendOptions};
-pub use residency::{cached_share, is_cached};
 pub use faults::{FaultInjector, FaultVerdict, Operation};
+pub use residency::{cached_share, is_cached};
 pub use uring_facts::UringFacts;

@@ -139,6 +139,27 @@ impl Staging {
         self.give_back(returns);
     }
 
+    /// As [`free`](Self::free), of bytes that are all taken now.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no bytes, and for bytes of which some were freed already or never taken:
+    /// then nothing is freed. `Forked` in a child of the process that opened it.
+    pub fn free_taken(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_process("free")?;
+        let range = offset..offset.saturating_add(len);
+        let mut ledger = self.lock();
+        let missing = ledger.unmapped(&range);
+        if len == 0 || missing > 0 {
+            drop(ledger);
+            let why = format!("{len} bytes at {offset} of a staging, of which {missing} are not taken");
+            return Err(Error::new(ErrorKind::InvalidInput, "free", why));
+        }
+        let returns = ledger.unmap(&range);
+        drop(ledger);
+        self.give_back(returns);
+        Ok(())
+    }
+
     /// Frees bytes as [`free`](Self::free) does, but their files keep the space for what is written
     /// next. Space is kept as long as no file has more than `most` unused bytes by that.
     ///

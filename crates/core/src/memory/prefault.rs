@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use super::headroom;
-use super::map::pages::{advise, last_os_error};
 use super::map::mapped_file::Sharing;
+use super::map::pages::{advise, last_os_error};
 use super::range::MemoryRange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::page_size;
