@@ -28,6 +28,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::errors::{attached, detached, invalid};
+use crate::watched;
 
 /// Memory of more bytes than this is returned without the interpreter's lock.
 const MUCH: usize = 1 << 20;
@@ -304,7 +305,14 @@ impl Buffer {
         }
         // Making an exception, or filling the view, may collect garbage: views of this Buffer, too.
         // So no lock is held meanwhile.
-        let start = attached(py, || this.home.begin_view(this.number, this.part))?;
+        let begin = || this.home.begin_view(this.number, this.part);
+        let start = attached(py, || {
+            begin().or_else(|refused| {
+                // By a read that is done, perhaps, of a loop that is not running.
+                watched::poll_all();
+                begin().map_err(|_| refused)
+            })
+        })?;
         let len = this.part.len as ffi::Py_ssize_t;
         let readonly = c_int::from(this.part.readonly);
         // SAFETY: the address and the length are those of the leased bytes. They stay valid while

@@ -18,7 +18,7 @@ use crate::gguf;
 use crate::header::{self, Tensor, Texts};
 use crate::machine;
 use crate::notifier::Notifier;
-use crate::opened::{Moved, Opened, available, constraints, note};
+use crate::opened::{Moved, Opened, available, check_memory, constraints, note};
 use crate::pending::{self, Pending};
 use crate::shared;
 use crate::short::{self, AT_ONCE, SHORT};
@@ -256,6 +256,11 @@ impl File {
     #[pyo3(signature = (buffer, offset = 0))]
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<u64> {
         let opened = self.opened(py, "read")?;
+        if let Some(len) = at_once::read(py, &opened, offset, buffer)? {
+            let primitive = if len as u64 <= SHORT { "pread" } else { "pread-cached" };
+            self.moved.lock().entry(primitive).or_default().add(&short::counters(len as u64));
+            return Ok(len as u64);
+        }
         let ssd = &opened.ssd;
         let bytes = Bytes::of(buffer, Use::Write, "read")?;
         let Some(target) = bytes.place() else { return Ok(0) };
@@ -450,6 +455,7 @@ fn to_usize(len: u64) -> Result<usize> {
 
 /// Memory placed for a part of the file.
 fn place_for(ssd: &Ssd, offset: u64, len: usize, prefault: bool) -> Result<Dram> {
+    check_memory(len as u64)?;
     match len {
         0 => allocate(0, false),
         _ => Dram::allocate_for_with(ssd, offset, len, datapipes::MapOptions::default().prefault(prefault)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use datapipes::process::OwningProcess;
-use datapipes::{Constraints, Counters, Pipe, Result, Ssd};
+use datapipes::{Constraints, Counters, Error, ErrorKind, Pipe, Result, Ssd};
 
 use crate::kept::KeptPipes;
 
@@ -60,7 +60,34 @@ pub(crate) fn note(moved: &mut Moved, pipe: &Pipe) {
 
 /// The bytes from an offset to the end, at most `len`.
 pub(crate) fn available(ssd: &Ssd, offset: u64, len: u64) -> Result<u64> {
-    Ok(ssd.len()?.saturating_sub(offset).min(len))
+    let size = ssd.len()?;
+    if size == 0 && !ssd.len_is_exact()? {
+        let why = format!("{}: its length is known only when all of it is read", ssd.path().display());
+        return Err(Error::new(ErrorKind::Unsupported, "read", why).with_advice("read it with `open` of Python"));
+    }
+    Ok(size.saturating_sub(offset).min(len))
+}
+
+/// From so many bytes on, memory is asked for before it is used.
+const MUCH: u64 = 64 << 20;
+
+/// Fails where so much memory is not there: without that, the kernel would end a process for it.
+pub(crate) fn check_memory(len: u64) -> Result<()> {
+    if len < MUCH {
+        return Ok(());
+    }
+    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return Ok(()) };
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().trim_end_matches(" kB").parse::<u64>().ok()
+    };
+    let Some(available) = of("MemAvailable:") else { return Ok(()) };
+    let left = available.saturating_add(of("SwapFree:").unwrap_or(0)).saturating_mul(1024);
+    if len <= left {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes of memory, of which {left} are left"))
+        .with_advice("read it in parts, or map it"))
 }
 
 pub(crate) fn constraints(len: u64) -> Constraints {

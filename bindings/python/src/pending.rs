@@ -28,7 +28,7 @@ use crate::kept::{KeptPipes, Staged};
 use crate::machine;
 use crate::notifier::{Notifier, Told};
 use crate::opened::{Opened, available};
-use crate::watched::WatchedPipe;
+use crate::watched::{self, WatchedPipe};
 
 /// How often a waiter looks for signals (Ctrl-C).
 const SIGNALS: Duration = Duration::from_millis(50);
@@ -93,6 +93,7 @@ pub(crate) fn _shutdown(py: Python<'_>) {
 
 /// Lets go of what nobody waits for and is done. Every call that may start a transfer does it.
 pub(crate) fn sweep(py: Python<'_>) {
+    watched::poll_all();
     if take_left() {
         sweep_left(py);
     }
@@ -117,6 +118,7 @@ fn sweep_left(py: Python<'_>) {
 /// It has copies of them.
 #[pyfunction]
 pub(crate) fn _after_fork_in_child(py: Python<'_>) {
+    watched::forget_parents();
     let parents = std::mem::take(&mut *UNDER_WAY.lock());
     ABANDONED.lock().clear();
     parents.into_values().for_each(Parts::forsake);
@@ -198,7 +200,7 @@ impl Parts {
     /// Whether it is done. What only a loop watches is asked, for the loop may be gone.
     fn is_done(&self) -> bool {
         if let (Some(Carrier::Watched(pipe)), true) = (&self.carrier, self.op.owner.is_here()) {
-            pipe.poll();
+            pipe.poll_beside_the_loop();
         }
         self.op.is_done()
     }

@@ -14,7 +14,8 @@
 //! Unsafe code: the copy between leased bytes.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use datapipes::locks::Mutex;
 use datapipes::memory::{Access, RawLease};
@@ -27,6 +28,30 @@ use crate::pending::Op;
 
 /// The longest read that it serves. The loop's thread copies it.
 const LONGEST: u64 = 64 << 10;
+
+/// All of them, for those who ask beside their loops. Locked only by holders of the interpreter's lock.
+static ALL: Mutex<Vec<Weak<WatchedPipe>>> = Mutex::new(Vec::new());
+
+/// Reads that are under way on all of them.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// Ends the reads that are done. A loop that is not running, or is gone, would not see them, and their
+/// targets would stay leased. One that runs is told.
+pub(crate) fn poll_all() {
+    if UNDER_WAY.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let pipes: Vec<_> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
+    for pipe in pipes {
+        pipe.poll_beside_the_loop();
+    }
+}
+
+/// In a child of `fork`: the reads are the parent's.
+pub(crate) fn forget_parents() {
+    UNDER_WAY.store(0, Ordering::Relaxed);
+    std::mem::forget(std::mem::take(&mut *ALL.lock()));
+}
 
 /// A read that is under way.
 struct Read {
@@ -45,6 +70,7 @@ pub(crate) struct WatchedPipe {
     /// The block of the file, by which reads are rounded.
     block: u64,
     watch: Arc<Watch>,
+    told: Weak<Told>,
     owner: OwningProcess,
 }
 
@@ -64,8 +90,12 @@ impl WatchedPipe {
         let watch = told.watch().clone();
         watch.add(event)?;
         let (read, owner) = (Mutex::default(), OwningProcess::here());
-        let made = Arc::new(WatchedPipe { read, pipe, memory, block, watch, owner });
+        let made = Arc::new(WatchedPipe { read, pipe, memory, block, watch, told: Arc::downgrade(told), owner });
         told.add(&made);
+        let mut all = ALL.lock();
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(&made));
+        drop(all);
         Ok(Some(made))
     }
 
@@ -82,12 +112,24 @@ impl WatchedPipe {
         let span = Span { source: offset - skip, target: 0, len: skip + target.len() as u64 };
         let transfer = self.pipe.start(span)?;
         *read = Some(Read { transfer, skip: skip as usize, target, op: op.clone() });
+        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// As [`poll`](Self::poll), for others than the loop, which no longer sees the ring readable.
+    pub(crate) fn poll_beside_the_loop(&self) {
+        if self.owner.is_here()
+            && let Some(number) = self.poll()
+            && let Some(told) = self.told.upgrade()
+        {
+            told.tell(number);
+        }
     }
 
     /// Ends the read that is under way, if it is done, and returns its number.
     pub(crate) fn poll(&self) -> Option<u64> {
         let done = self.read.lock().take_if(|read| read.transfer.is_done())?;
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
         let Read { transfer, skip, target, op } = done;
         let result = transfer.wait().and_then(|()| {
             let from = self.memory.memory().range(skip, target.len())?;
@@ -111,6 +153,9 @@ impl Drop for WatchedPipe {
         }
         if let Ok(Some(event)) = self.pipe.event() {
             self.watch.remove(event);
+        }
+        if self.read.lock().is_some() {
+            UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import pathlib
 import pickle
+import struct
 import subprocess
 import sys
 import time
@@ -561,3 +563,38 @@ def test_a_cache_has_no_more_memory_than_its_table(folder):
     )
     done = subprocess.run([sys.executable, "-c", program, folder / "table"], capture_output=True, text=True, timeout=60)
     assert int(done.stdout) < 100 << 10, done.stdout + done.stderr  # In KiB.
+
+
+def test_what_no_memory_has_is_refused_before_it_is_read(folder):
+    path = folder / "hole.safetensors"
+    header = json.dumps({"x": {"dtype": "U8", "shape": [1 << 40], "data_offsets": [0, 1 << 40]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    try:
+        os.truncate(path, 8 + len(header) + (1 << 40))
+    except OSError:
+        pytest.skip("the file system has no files of 1 TiB")
+    with pytest.raises(MemoryError):
+        dp.load_file(path)
+    with dp.open(path) as file, pytest.raises(MemoryError):
+        file.read()
+
+
+def test_files_whose_length_is_not_known():
+    with dp.open("/proc/cpuinfo") as file:
+        with pytest.raises(dp.Unsupported, match="length"):
+            file.read()
+        with pytest.raises(dp.Unsupported):
+            file.readinto(bytearray(1 << 20))
+
+
+def test_names_and_iterators(folder):
+    path = folder / "X.NPY"
+    with open(path, "wb") as out:
+        np.save(out, np.arange(5))
+    assert dp.load_file(path)["array"].tolist() == [0, 1, 2, 3, 4]
+    stream = dp.stream([path])
+    assert next(stream)[1].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(StopIteration):
+        next(stream)
+    (folder / "table").write_bytes(bytes(4000))
+    assert "10 float32, 100 of them" in repr(dp.rows(folder / "table", "float32", 10, cache="2M"))

@@ -80,7 +80,7 @@ def test_several_files_and_stream(folder, arrays):
         dp.load_files([first, first])
     with pytest.raises(dp.NotFound):
         dp.load_file(folder / "none.safetensors")
-    with pytest.raises(dp.InvalidInput, match="ends neither"):
+    with pytest.raises(dp.InvalidInput, match="none of the ends"):
         (folder / "x.dat").write_bytes(b"")
         dp.load_file(folder / "x.dat")
 

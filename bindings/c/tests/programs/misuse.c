@@ -234,6 +234,14 @@ static void misaligned_lengths(void) {
     OK(dp_place_close(memory));
 }
 
+/* The numbers of kinds are promised: programs that were compiled with them go on to work. */
+static void numbers_of_kinds(void) {
+    CHECK(DP_OK == 0 && DP_INVALID_INPUT == 1 && DP_OUT_OF_RANGE == 2 && DP_MISALIGNED == 3 && DP_BUSY == 4);
+    CHECK(DP_UNSUPPORTED == 5 && DP_UNAVAILABLE == 6 && DP_NOT_FOUND == 7 && DP_PERMISSION_DENIED == 8);
+    CHECK(DP_NO_SPACE == 9 && DP_OUT_OF_MEMORY == 10 && DP_END_OF_FILE == 11 && DP_DEVICE == 12);
+    CHECK(DP_INTERRUPTED == 13 && DP_CORRUPT == 14 && DP_SYSTEM == 15 && DP_FORKED == 16 && DP_PANICKED == 17);
+}
+
 /* A handle is a number of its kind: that of another is refused. */
 static void other_kinds(void) {
     dp_place place;
@@ -300,6 +308,7 @@ int main(void) {
     forked();
     ends_in_the_middle();
     misaligned_lengths();
+    numbers_of_kinds();
     other_kinds();
     settings_and_extents();
     OK(dp_machine_close(machine));

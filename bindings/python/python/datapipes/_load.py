@@ -356,16 +356,17 @@ def _npy(path: str, file: File, mapped: bool | None) -> Array:
 
 def _load(path: Path, framework: str, mapped: bool | None) -> tuple[Any, dict[str, dict[str, Any]]]:
     name = text_of(path)
+    end = name.lower()
     with open(name) as file:
-        if name.endswith(".npy"):
+        if end.endswith(".npy"):
             found: Any = _npy(name, file, mapped)
             if framework == "torch":
                 found = _torch().tensor_of_array(found)
-        elif name.endswith(".safetensors"):
+        elif end.endswith(".safetensors"):
             found = _safetensors(name, file, framework, mapped)
-        elif name.endswith(".gguf"):
+        elif end.endswith(".gguf"):
             found = _gguf(name, file, framework, mapped)
-        elif name.endswith(_OF_TORCH):
+        elif end.endswith(_OF_TORCH):
             found = _torch_file(name, file, framework, mapped)
         else:
             known = ", ".join((".safetensors", ".gguf", ".npy", *_OF_TORCH))
@@ -439,6 +440,7 @@ class Stream:
     def __init__(self, paths: Iterable[Path], framework: str = "numpy", mapped: bool | None = None) -> None:
         _check_framework(framework)
         self._framework, self._mapped = framework, mapped
+        self._one: Iterator[tuple[str, Any]] | None = None
         self._paths = texts_of(paths, "stream")
         self._counters: dict[str, dict[str, Any]] = {}
 
@@ -454,6 +456,14 @@ class Stream:
         return None
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return self._pairs()
+
+    def __next__(self) -> tuple[str, Any]:
+        if self._one is None:
+            self._one = self._pairs()
+        return next(self._one)
+
+    def _pairs(self) -> Iterator[tuple[str, Any]]:
         for path in self._paths:
             found, done = _load(path, self._framework, self._mapped)
             _add(self._counters, done)
