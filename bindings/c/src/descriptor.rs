@@ -7,7 +7,7 @@ use datapipes::descriptor::Completion;
 use datapipes::service::ClientPipe;
 use datapipes::{ConnectFdOptions, Error, ErrorKind, PipeFd, Result, Span};
 
-use crate::arguments::{self, dp_format};
+use crate::arguments::{self, TextFormat};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::{Kind, Table};
@@ -254,10 +254,10 @@ pub unsafe extern "C" fn dp_pipe_fd_route(
         arguments::check_optional(len, "len")?;
         let pipe = PIPE_FDS.get(pipe.id)?;
         let shown = match (&*pipe, arguments::format_of(format)?) {
-            (PipeDescriptor::OfRuntime(pipe), dp_format::DP_TEXT) => pipe.route().to_string(),
-            (PipeDescriptor::OfRuntime(pipe), dp_format::DP_JSON) => arguments::json(pipe.route())?,
-            (PipeDescriptor::OfService(pipe), dp_format::DP_TEXT) => pipe.route().to_owned(),
-            (PipeDescriptor::OfService(_), dp_format::DP_JSON) => {
+            (PipeDescriptor::OfRuntime(pipe), TextFormat::Text) => pipe.route().to_string(),
+            (PipeDescriptor::OfRuntime(pipe), TextFormat::Json) => arguments::json(pipe.route())?,
+            (PipeDescriptor::OfService(pipe), TextFormat::Text) => pipe.route().to_owned(),
+            (PipeDescriptor::OfService(_), TextFormat::Json) => {
                 return Err(Error::new(ErrorKind::Unsupported, "show the route", "the service gives its text only"));
             }
         };

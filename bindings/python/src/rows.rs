@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use datapipes::cache::{CacheOptions, FineGrained};
 use datapipes::{Error, ErrorKind, Ssd};
-use pyo3::buffer::{PyBuffer, ReadOnlyCell};
+use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 
 use crate::errors::{detached_at, invalid, json};
@@ -55,15 +55,15 @@ impl RowReader {
     /// Reads rows by their numbers into `out`, which has exactly their bytes. Returns how many were
     /// cached, and how many needed the device.
     fn gather(&self, py: Python<'_>, ids: PyBuffer<i64>, out: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
-        let Some(numbers) = ids.as_slice(py) else {
-            return Err(invalid(py, "gather", "the numbers do not lie side by side"));
-        };
-        let mut offsets = Vec::new();
-        if offsets.try_reserve_exact(numbers.len()).is_err() {
-            let context = format!("the offsets of {} rows", numbers.len());
+        let (mut numbers, mut offsets) = (Vec::new(), Vec::new());
+        let count = ids.item_count();
+        if numbers.try_reserve_exact(count).is_err() || offsets.try_reserve_exact(count).is_err() {
+            let context = format!("the offsets of {count} rows");
             return Err(crate::errors::to_py(py, &Error::new(ErrorKind::OutOfMemory, "gather", context)));
         }
-        for (at, id) in numbers.iter().map(ReadOnlyCell::get).enumerate() {
+        numbers.resize(count, 0);
+        ids.copy_to_slice(py, &mut numbers)?;
+        for (at, id) in numbers.into_iter().enumerate() {
             let row = u64::try_from(id).ok().filter(|row| *row < self.rows);
             let row = row.ok_or_else(|| {
                 let context = format!("number {at} asks for row {id} of a table of {} rows", self.rows);
