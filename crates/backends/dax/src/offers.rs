@@ -1,7 +1,7 @@
 //! The offers for a pair of places, and the reasons against the other primitives.
 //!
 //! ```text
-//! both memory, at least one not volatile, or a file's pages: what may lose pages is accessed guarded
+//! both memory, at least one not volatile, or a file's pages: what may lose pages is guarded
 //!     the same bytes, before and after they are flushed     pmem-flush
 //!     share bytes, from a core's cache to what survives     pmem-flush
 //!     share bytes, else from or to a core's cache           nothing: the cpu backend places lines

@@ -280,9 +280,10 @@ impl Pipe {
         }))
     }
 
-    /// A descriptor that is readable when transfers that were started may be done: for programs that
-    /// wait for several things, and then ask [`Transfer::is_done`] of each that they started here.
-    /// It is only waited for: neither read nor written. `None` where the route has no queue with one.
+    /// A descriptor that is readable when transfers that were started may be done: for programs
+    /// that wait for several things, and then ask [`Transfer::is_done`] of each that they started
+    /// here. It is only waited for: neither read nor written. `None` where the route has no queue
+    /// with one.
     ///
     /// # Errors
     /// `Forked` in a child of the process that connected the pipe.

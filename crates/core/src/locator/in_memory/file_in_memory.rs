@@ -14,9 +14,10 @@ impl Dram {
     /// is copied for it when it is first written, and the file never changes.
     ///
     /// It is for files that are complete. A page that was not written here shows what others write
-    /// to the file. If the file is truncated, its pages are gone, those that were written here, too:
-    /// transfers and [`read`](crate::memory::MemoryRange::read) return `Device` with the offset, and
-    /// any other access raises `SIGBUS`. A file that is replaced by another of its name stays whole.
+    /// to the file. If the file is truncated, its pages are gone, those that were written here,
+    /// too: transfers and [`read`](crate::memory::MemoryRange::read) return `Device` with the
+    /// offset, and any other access raises `SIGBUS`. A file that is replaced by another of its name
+    /// stays whole.
     ///
     /// ```
     /// use datapipes_core::{Dram, Ssd};
