@@ -153,7 +153,7 @@ static void runtimes(void) {
     OK(dp_runtime_start(machine, NULL, &runtime));
     OK(dp_dram_allocate(LEN, NULL, &one));
     OK(dp_dram_allocate(LEN, NULL, &two));
-    OK(dp_runtime_connect(runtime, one, two, NULL, &pipe));
+    OK(dp_runtime_connect(runtime, one, two, NULL, NULL, &pipe));
     OK(dp_runtime_pipe_transfer(pipe, span(0, 0, LEN), &future));
     OK(dp_future_wait(future));
     OK(dp_runtime_drain(runtime));
