@@ -712,7 +712,7 @@ dp_error dp_cache_gather(dp_cache cache,
 // Writes `len` bytes at `offset` of the file, through the cache: what it has of them is the new bytes
 // when this returns. They are durable after `dp_ssd_sync` of the file.
 //
-// Errors: DP_INVALID_INPUT for a file that is open for reading only; DP_NO_SPACE, DP_DEVICE.
+// Errors: DP_UNSUPPORTED for a file that is open for reading only; DP_NO_SPACE, DP_DEVICE.
 dp_error dp_cache_write(dp_cache cache,
                         uint64_t offset,
                         const void *from,

@@ -165,7 +165,7 @@ pub unsafe extern "C" fn dp_cache_gather(
 /// Writes `len` bytes at `offset` of the file, through the cache: what it has of them is the new bytes
 /// when this returns. They are durable after `dp_ssd_sync` of the file.
 ///
-/// Errors: DP_INVALID_INPUT for a file that is open for reading only; DP_NO_SPACE, DP_DEVICE.
+/// Errors: DP_UNSUPPORTED for a file that is open for reading only; DP_NO_SPACE, DP_DEVICE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dp_cache_write(cache: dp_cache, offset: u64, from: *const c_void, len: usize) -> dp_error {
     enter(|| {

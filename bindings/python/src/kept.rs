@@ -28,6 +28,9 @@ use crate::watched::WatchedPipe;
 /// Slots by their size: the longest read that they serve, and their number.
 const SIZES: [(u64, usize); 2] = [(64 << 10, 32), (1 << 20, 8)];
 
+/// A loop, and the pipe that it watches, if there can be one.
+type Watched = (Weak<Told>, Option<Arc<WatchedPipe>>);
+
 /// What is called with the result of a read.
 pub(crate) type Finish = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -36,7 +39,7 @@ pub(crate) struct KeptPipes {
     /// By size. Locked only by holders of the interpreter's lock.
     staged: Mutex<[Option<Arc<Staged>>; SIZES.len()]>,
     /// For each loop that awaited a read: its pipe, if there can be one. Locked likewise.
-    watched: Mutex<Vec<(Weak<Told>, Option<Arc<WatchedPipe>>)>>,
+    watched: Mutex<Vec<Watched>>,
     owner: OwningProcess,
 }
 
