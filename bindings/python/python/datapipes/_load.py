@@ -6,6 +6,7 @@ and what does not fit is `Corrupt`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._datapipes import Buffer
-from ._errors import Corrupt, InvalidInput, Unsupported
+from ._errors import Corrupt, Error, InvalidInput, Unsupported
 from ._file import File, open
 from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
@@ -217,8 +218,10 @@ def _payload(path: str, file: File, at: int, length: int, mapped: bool | None) -
     """The bytes of a payload: read, or mapped where the page cache has them."""
     if mapped is None:
         share = file.cached_share() if length >= _MAPPED_FROM else None
-        mapped = share is not None and share >= _MOSTLY
-    if mapped:
+        if share is not None and share >= _MOSTLY:
+            with contextlib.suppress(Error):  # A file system may map no files.
+                return file.map(at, length)
+    elif mapped:
         return file.map(at, length)
     # Placed for the payload's offset: only its two edges bounce.
     buffer = file.buffer_for(at, length, prefault=False)
