@@ -689,7 +689,8 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
     }
 
     /* As above, with a function that is told how far it is: `bool(const sort_progress &)`, on this thread,
-     * about ten times a second. The sort stops where it returns false, and with what it throws. */
+     * about ten times a second and at the end. The sort stops where it returns false, unless it is done, and what
+     * the function throws is thrown here. */
     template <class Told>
         requires std::is_invocable_r_v<bool, Told &, const sort_progress &>
     std::string sort(
@@ -710,14 +711,19 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
                 return 1;
             }
         };
+        std::string report;
         try {
-            return sort(inputs, output, options);
+            report = sort(inputs, output, options);
         } catch (const error &) {
-            if (state.thrown) {
-                std::rethrow_exception(state.thrown);
+            if (!state.thrown) {
+                throw;
             }
-            throw;
         }
+        // Also where the sort was done when it was told.
+        if (state.thrown) {
+            std::rethrow_exception(state.thrown);
+        }
+        return report;
     }
 
   private:

@@ -186,23 +186,37 @@ static void what_is_told(const dp::machine &machine, const dp::runtime &runtime)
 
 // A sort stops where the function that is told of it says so, and with what it throws.
 static void sorts_that_are_told(const dp::machine &machine) {
-    std::ofstream(folder / "unsorted") << "b\na\n";
+    {
+        std::ofstream unsorted(folder / "unsorted", std::ios::binary);
+        for (std::uint64_t i = 0; i < 100000; i++) {
+            std::uint64_t number = i * 7919 % 100003;
+            unsorted.write(reinterpret_cast<const char *>(&number), sizeof number);
+        }
+    }
     const std::filesystem::path inputs[] = {folder / "unsorted"};
+    dp_sort_options options{};
+    options.kind = DP_U64;
+    options.memory_bytes = 64 << 20;
     int calls = 0;
-    machine.sort(inputs, folder / "sorted", dp_sort_options{}, [&](const dp::sort_progress &) { return ++calls > 0; });
+    machine.sort(inputs, folder / "sorted", options, [&](const dp::sort_progress &far) {
+        CHECK(far.total == 0 || far.total == 800000);
+        return ++calls > 0;
+    });
     CHECK(calls > 0);
-    CHECK(error_of([&] {
-              machine.sort(inputs, folder / "never", dp_sort_options{}, [](const dp::sort_progress &) { return false; });
-          }).kind() == DP_INTERRUPTED);
     try {
-        machine.sort(inputs, folder / "never", dp_sort_options{}, [](const dp::sort_progress &) -> bool {
+        machine.sort(inputs, folder / "stopped", options, [](const dp::sort_progress &) { return false; });
+        CHECK(std::filesystem::exists(folder / "stopped")); // It may be done before it is asked.
+    } catch (const dp::error &e) {
+        CHECK(e.kind() == DP_INTERRUPTED && !std::filesystem::exists(folder / "stopped"));
+    }
+    try {
+        machine.sort(inputs, folder / "thrown", options, [](const dp::sort_progress &) -> bool {
             throw std::runtime_error("as it was told to");
         });
         CHECK(false);
     } catch (const std::runtime_error &e) {
         CHECK(std::string(e.what()) == "as it was told to");
     }
-    CHECK(!std::filesystem::exists(folder / "never"));
 }
 
 // A function that is told a result may wait for another transfer.
