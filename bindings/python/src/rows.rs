@@ -15,7 +15,7 @@ use crate::foreign::{Use, raw};
 use crate::machine;
 
 /// Memory that a cache of any table may have: what it keeps of its own, and room for a few rows.
-const LEAST: u64 = 16 << 20;
+const MIN_ROOM: u64 = 16 << 20;
 
 /// A table of rows of one length.
 #[pyclass(frozen, module = "datapipes._datapipes", name = "RowReader")]
@@ -39,7 +39,7 @@ impl RowReader {
             let len = ssd.len()?;
             // More memory than for all of its rows, with what is kept about them, is never used, but
             // it would be touched.
-            let most = usize::try_from(len.saturating_mul(2).saturating_add(LEAST)).unwrap_or(usize::MAX);
+            let most = usize::try_from(len.saturating_mul(2).saturating_add(MIN_ROOM)).unwrap_or(usize::MAX);
             Ok((FineGrained::over(&ssd, CacheOptions::new(machine()).budget(budget.min(most)))?, len))
         })?;
         let rows = len.saturating_sub(first) / row as u64;

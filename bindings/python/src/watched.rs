@@ -27,7 +27,7 @@ use crate::notifier::{Told, Watch};
 use crate::pending::Op;
 
 /// The longest read that it serves. The loop's thread copies it.
-const LONGEST: u64 = 64 << 10;
+const MAX_LEN: u64 = 64 << 10;
 
 /// All of them, for those who ask beside their loops. Locked only by holders of the interpreter's lock.
 static ALL: Mutex<Vec<Weak<WatchedPipe>>> = Mutex::new(Vec::new());
@@ -76,16 +76,16 @@ pub(crate) struct WatchedPipe {
 
 impl WatchedPipe {
     pub(crate) fn is_for(target: &Dram) -> bool {
-        target.len() as u64 <= LONGEST
+        target.len() as u64 <= MAX_LEN
     }
 
     /// Connects it, and has the loop watch it; `None` where the route has nothing to watch.
     pub(crate) fn connect(ssd: &Ssd, told: &Arc<Told>) -> Result<Option<Arc<WatchedPipe>>> {
         let block = u64::from(ssd.file().offset_align()).max(4096);
         // The blocks that a read begins and ends in.
-        let len = (LONGEST + 2 * block) as usize;
+        let len = (MAX_LEN + 2 * block) as usize;
         let memory = Dram::allocate_for_with(ssd, 0, len, MapOptions::default().prefault(false))?;
-        let pipe = machine().connect_with(ssd, &memory, &Constraints::default().typical_len(LONGEST))?;
+        let pipe = machine().connect_with(ssd, &memory, &Constraints::default().typical_len(MAX_LEN))?;
         let Some(event) = pipe.event()? else { return Ok(None) };
         let watch = told.watch().clone();
         watch.add(event)?;
