@@ -79,6 +79,9 @@ typedef enum {
   DP_TEXT = 0,
   // For programs.
   DP_JSON = 1,
+  // Measurements for Prometheus, of reports only: what `/metrics` of a program shows. They name no
+  // paths.
+  DP_PROMETHEUS = 2,
 } dp_format;
 
 // How a file is opened.
@@ -162,6 +165,10 @@ typedef enum {
   DP_RIGHT_SEND = 1,
   // To be its receiver.
   DP_RIGHT_RECEIVE = 2,
+  // To read a memory.
+  DP_RIGHT_READ = 4,
+  // To write a memory.
+  DP_RIGHT_WRITE = 8,
   // To delegate.
   DP_RIGHT_DELEGATE = 16,
 } dp_right;
@@ -406,6 +413,14 @@ typedef struct {
   uint64_t id;
 } dp_flow;
 
+// A view of a memory of the controller's. It belongs to the caller, who closes it with
+// `dp_endpoint_close`. Any number of threads may use it at once. Other parties may change the bytes at
+// any time, so they are copied.
+typedef struct {
+  // The number; 0 for none.
+  uint64_t id;
+} dp_endpoint;
+
 // What an error has beside its kind and text. Set `size` to `sizeof(dp_error_facts)` and what is
 // not known to zero.
 typedef struct {
@@ -612,7 +627,8 @@ typedef struct {
   uint32_t zero_terminated;
   // Threads; 0 for one a core.
   uint32_t threads;
-  // All the memory that the sort may use, in bytes; 0 for half of what is available.
+  // All the memory that the sort may use, in bytes, at least 16 MiB; 0 for half of what is
+  // available.
   uint64_t memory_bytes;
   // Places for what does not fit the memory, such as "/fast,/large:100G"; NULL for the output's
   // folder.
@@ -692,6 +708,25 @@ dp_error dp_cache_gather(dp_cache cache,
                          size_t len,
                          void *into,
                          size_t *failed);
+
+// Writes `len` bytes at `offset` of the file, through the cache: what it has of them is the new bytes
+// when this returns. They are durable after `dp_ssd_sync` of the file.
+//
+// Errors: DP_UNSUPPORTED for a file that is open for reading only; DP_NO_SPACE, DP_DEVICE.
+dp_error dp_cache_write(dp_cache cache,
+                        uint64_t offset,
+                        const void *from,
+                        size_t len);
+
+// Drops all that is cached.
+dp_error dp_cache_clear(dp_cache cache);
+
+// Copies how a cache reads its file, and why, as `snprintf` does; `*len` becomes the whole length.
+dp_error dp_cache_explain(dp_cache cache, char *text, size_t capacity, size_t *len);
+
+// Copies what a cache did, as `snprintf` does; `*len` becomes the whole length. `format` is a
+// `dp_format`.
+dp_error dp_cache_report(dp_cache cache, uint32_t format, char *text, size_t capacity, size_t *len);
 
 // Drops what is cached of `len` bytes at `offset`, because they were changed by others.
 dp_error dp_cache_invalidate(dp_cache cache, uint64_t offset, uint64_t len);
@@ -799,6 +834,24 @@ dp_error dp_receiver_receive(dp_receiver receiver,
 // Errors: as `dp_receiver_receive`, without DP_BUSY for a block that did not come.
 dp_error dp_receiver_poll(dp_receiver receiver, dp_block *block, dp_block_head *head, size_t *len);
 
+// Waits, up to `milliseconds` (`UINT64_MAX`: until it is ended), for the next block of any of `count`
+// receivers, at most 42. It looks first at the one after `last`: pass `*which` of the call before, so
+// that none starves. `*which` becomes the index of the receiver whose block this is, or whose error is
+// returned: that of a channel which ended (DP_END_OF_FILE) concerns no other. `*which` becomes
+// `SIZE_MAX` where the error is none of a channel.
+//
+// Errors: as `dp_receiver_receive`; DP_BUSY where none came in time, and where a receiver is named
+// twice or another thread uses one; DP_INVALID_INPUT for 0 or too many receivers; DP_UNSUPPORTED for a
+// mixture of shared memory and sockets.
+dp_error dp_receiver_receive_any(const dp_receiver *receivers,
+                                 size_t count,
+                                 size_t last,
+                                 uint64_t milliseconds,
+                                 size_t *which,
+                                 dp_block *block,
+                                 dp_block_head *head,
+                                 size_t *len);
+
 // Ends a receiver: its sender is told that no more blocks are taken.
 //
 // Errors: DP_INVALID_INPUT for a receiver that was closed.
@@ -847,6 +900,17 @@ dp_error dp_checkpoint_restore(dp_machine machine,
                                const dp_region *regions,
                                size_t count,
                                uint64_t *restored);
+
+// Copies the checkpoints of a folder as JSON, the oldest first, as `snprintf` does; `*len` becomes the
+// whole length. Each has its number, its path, and its contents or why it is damaged. Only the end of
+// each file is looked at.
+//
+// Errors: DP_NOT_FOUND where the folder is missing.
+dp_error dp_checkpoint_list(dp_machine machine,
+                            const char *folder,
+                            char *text,
+                            size_t capacity,
+                            size_t *len);
 
 // Gives the length of a region of a checkpoint in bytes; `number` 0 means the newest.
 //
@@ -1014,6 +1078,43 @@ dp_error dp_flow_report(dp_flow flow,
 // with it the devices. The flow is closed nonetheless.
 dp_error dp_flow_close(dp_flow flow);
 
+// Creates a memory of `len` zeroed bytes. The capability has all rights to it: `dp_fabric_delegate` gives
+// others the right to read or write, `dp_fabric_activate` makes a view of it, and `dp_fabric_revoke`
+// takes both away.
+//
+// Errors: DP_INVALID_INPUT for 0 bytes; DP_OUT_OF_MEMORY.
+dp_error dp_fabric_memory(dp_fabric fabric,
+                          uint64_t len,
+                          dp_capability *capability);
+
+// Takes the program's view of a memory at a port. It waits for that, up to `milliseconds`.
+//
+// Errors: DP_BUSY where it was not there in time; DP_NOT_FOUND for the port of a channel;
+// DP_UNAVAILABLE where the controller ended.
+dp_error dp_fabric_endpoint(dp_fabric fabric,
+                            const char *port,
+                            uint64_t milliseconds,
+                            dp_endpoint *endpoint);
+
+// Gives the length of a memory in bytes, and whether this view may write it. Either pointer may be
+// NULL.
+dp_error dp_endpoint_facts(dp_endpoint endpoint, uint64_t *len, uint32_t *writable);
+
+// Copies `len` bytes at `at` out of a memory.
+//
+// Errors: DP_OUT_OF_RANGE; DP_PERMISSION_DENIED after a revocation; DP_FORKED.
+dp_error dp_endpoint_read(dp_endpoint endpoint, uint64_t at, void *into, size_t len);
+
+// Copies `len` bytes into a memory at `at`.
+//
+// Errors: as `dp_endpoint_read`; DP_PERMISSION_DENIED for a view that may only be read.
+dp_error dp_endpoint_write(dp_endpoint endpoint, uint64_t at, const void *from, size_t len);
+
+// Ends a view of a memory.
+//
+// Errors: DP_INVALID_INPUT for one that was closed.
+dp_error dp_endpoint_close(dp_endpoint endpoint);
+
 // Returns what can be done about an error, a `dp_error_kind`.
 uint32_t dp_error_kind_of(dp_error error);
 
@@ -1088,9 +1189,10 @@ dp_error dp_fabric_delegate(dp_fabric fabric,
 // Errors: DP_NOT_FOUND for one that was revoked; DP_PERMISSION_DENIED for that of another party.
 dp_error dp_fabric_revoke(dp_fabric fabric, dp_capability capability, size_t *removed);
 
-// Makes an end of a channel at the holder of a capability, which knows it by the name `port`. A
-// channel works when both ends exist. `right` is `DP_RIGHT_SEND` or `DP_RIGHT_RECEIVE`; `trust`, a
-// `dp_trust`, matters for the latter.
+// Makes an end of a channel, or a view of a memory, at the holder of a capability, which knows it by
+// the name `port`. A channel works when both ends exist. `right` is `DP_RIGHT_SEND` or
+// `DP_RIGHT_RECEIVE`, or a sum of `DP_RIGHT_READ` and `DP_RIGHT_WRITE`; `trust`, a `dp_trust`, matters
+// for a receiver.
 //
 // Errors: DP_PERMISSION_DENIED where the capability lacks the right; DP_BUSY where that end exists.
 dp_error dp_fabric_activate(dp_fabric fabric,
@@ -1251,6 +1353,19 @@ dp_error dp_log_sync(dp_log log);
 // Gives up the records before `number`, as far as whole segments hold nothing else.
 dp_error dp_log_release_before(dp_log log, uint64_t number);
 
+// Copies what a log did as JSON, as `snprintf` does; `*len` becomes its whole length.
+dp_error dp_log_stats(dp_log log, char *text, size_t capacity, size_t *len);
+
+// Reads the whole log in a folder, and copies what is in it as JSON, as `snprintf` does: its records,
+// whether its end is torn off, and what is damaged. `*len` becomes the whole length.
+//
+// Errors: DP_NOT_FOUND where there is no log. Damage is no error: it is told.
+dp_error dp_log_examine(dp_machine machine,
+                        const char *folder,
+                        char *text,
+                        size_t capacity,
+                        size_t *len);
+
 // Makes what was appended durable, and ends the log.
 //
 // Errors: DP_BUSY while another thread appends: the log stays open; those of writing.
@@ -1376,6 +1491,15 @@ dp_error dp_pipe_route(dp_pipe pipe, uint32_t format, char *text, size_t capacit
 // length. `format` is a `dp_format`.
 dp_error dp_pipe_report(dp_pipe pipe, uint32_t format, char *text, size_t capacity, size_t *len);
 
+// Gives a descriptor that is readable (`poll`, `epoll`) when transfers that were started on the pipe
+// may be done: then ask `dp_transfer_is_done` of each. It is the pipe's, and must neither be read nor
+// closed; it ends with the pipe. Where the route has none, as copies between memories, which are
+// complete when they are started, it becomes -1.
+//
+// Errors: DP_FORKED in a child of the process that connected the pipe.
+dp_error dp_pipe_event(dp_pipe pipe,
+                       int32_t *descriptor);
+
 // Ends a pipe; waits for what it started.
 //
 // Errors: DP_INVALID_INPUT for a pipe that was closed.
@@ -1397,10 +1521,30 @@ dp_error dp_dram_allocate_for(dp_place file,
                               const dp_memory_options *options,
                               dp_place *place);
 
+// Makes memory of the `len` bytes at `offset` of a file without reading them: what the page cache has
+// is used where it is. What is written to the memory stays there, and changes no file. If the file is
+// truncated, its pages are gone: transfers, `dp_place_read` and `dp_place_write` return DP_DEVICE.
+// The bytes are not leased, because others may change the file.
+//
+// Errors: DP_INVALID_INPUT for a place that is no file, or 0 bytes; DP_OUT_OF_RANGE where the file ends
+// before; DP_PERMISSION_DENIED for a file that is open for writing only.
+dp_error dp_dram_map_file(dp_place file,
+                          uint64_t offset,
+                          uint64_t len,
+                          dp_place *place);
+
+// Gives the share of a file that the page cache has, from 0 to 1.
+//
+// Errors: DP_INVALID_INPUT for a place that is no file; DP_UNAVAILABLE where the kernel does not tell.
+dp_error dp_ssd_cached_share(dp_place file,
+                             double *share);
+
 // Takes `len` bytes of the caller's at `address` as a place. `release(user)`, if it is not NULL, is
 // called once: when nothing of the library refers to the bytes any more, by whatever thread that
 // is; or before this function returns, if it fails. Until then the bytes must stay valid, and
-// nobody may access them while a lease or a transfer holds them.
+// nobody may access them while a lease or a transfer holds them. They must not be those of a mapped
+// file that may be cut off: the library does not know the file, and a copy from a page that is gone
+// ends the process (SIGBUS). `dp_dram_map_file` and `dp_pmem_open` map files.
 //
 // Errors: DP_INVALID_INPUT for 0 bytes and NULL; DP_OUT_OF_RANGE for bytes beyond the addresses of
 // a process.
@@ -1487,10 +1631,13 @@ dp_error dp_staging_open(dp_machine machine, const char *places, uint32_t by_cos
 // Errors: DP_NO_SPACE; DP_INVALID_INPUT for a place that is no staging.
 dp_error dp_staging_extent(dp_place place, uint64_t len, uint64_t *offset);
 
-// Gives an extent of a staging back.
+// Gives an extent of a staging back, or a part of one.
 //
-// Errors: DP_INVALID_INPUT for a place that is no staging.
-dp_error dp_staging_free(dp_place place, uint64_t offset, uint64_t len);
+// Errors: DP_INVALID_INPUT for a place that is no staging, and for bytes of which some were given back
+// already or never taken: then none are given back. DP_FORKED.
+dp_error dp_staging_free(dp_place place,
+                         uint64_t offset,
+                         uint64_t len);
 
 // Makes a place of `len` bytes at `at` of a place in memory: the same bytes.
 //
@@ -1622,6 +1769,14 @@ dp_error dp_runtime_pipe_report(dp_runtime_pipe pipe,
 //
 // Errors: DP_INVALID_INPUT for a pipe that was closed.
 dp_error dp_runtime_pipe_close(dp_runtime_pipe pipe);
+
+// Copies what a runtime did and is doing, as `snprintf` does; `*len` becomes the whole length.
+// `format` is a `dp_format`; its text is the JSON in lines.
+dp_error dp_runtime_report(dp_runtime runtime,
+                           uint32_t format,
+                           char *text,
+                           size_t capacity,
+                           size_t *len);
 
 // Waits until all transfers of a runtime so far are done.
 dp_error dp_runtime_drain(dp_runtime runtime);

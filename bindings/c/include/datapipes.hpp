@@ -198,6 +198,11 @@ inline dp_error take_text(void *user, const char *text, std::size_t len) noexcep
 /* What a transfer moves, in bytes. */
 using span = dp_span;
 
+/* How far a sort is, in bytes. */
+struct sort_progress {
+    std::uint64_t total, read, spilled, written;
+};
+
 class machine;
 
 /* The right to read the bytes of a place in memory, until it is destroyed. */
@@ -304,6 +309,12 @@ class ssd : public place {
     void set_length(std::uint64_t len) { check(dp_ssd_set_length(handle_, len)); }
     void preallocate(std::uint64_t len) { check(dp_ssd_preallocate(handle_, len)); }
     void sync() { check(dp_ssd_sync(handle_)); }
+    /* The share of it that the page cache has, from 0 to 1. */
+    double cached_share() const {
+        double share = 0;
+        check(dp_ssd_cached_share(handle_, &share));
+        return share;
+    }
 };
 
 /* Main memory. */
@@ -319,9 +330,18 @@ class dram : public memory {
         return memory(made);
     }
 
+    /* The bytes of a file where they are: nothing is read or copied, and what is written to the memory
+     * changes no file, which must not be truncated meanwhile. */
+    static memory map_file(const ssd &file, std::uint64_t offset, std::uint64_t len) {
+        dp_place made;
+        check(dp_dram_map_file(file.handle(), offset, len, &made));
+        return memory(made);
+    }
+
     /* Memory of the program; `keeper` is destroyed when the library has no more use for it. */
     template <class Keeper>
     static memory over(std::span<std::byte> bytes, Keeper keeper) {
+        static_assert(std::is_nothrow_destructible_v<Keeper>, "the library destroys it: that must not throw");
         auto kept = std::make_unique<Keeper>(std::move(keeper));
         dp_place made;
         // The function is called once, also if this fails.
@@ -428,6 +448,13 @@ class pipe : public detail::owned<dp_pipe, dp_pipe_close> {
             return dp_pipe_route(handle_, format, at, room, len);
         });
     }
+    /* Readable when transfers that were started may be done, for `epoll`; the pipe's. Where the route has
+     * none, transfers are done when they are started. */
+    std::optional<int> event() const {
+        std::int32_t descriptor = -1;
+        check(dp_pipe_event(handle_, &descriptor));
+        return descriptor < 0 ? std::nullopt : std::optional<int>(descriptor);
+    }
     std::string report(dp_format format = DP_TEXT) const {
         return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
             return dp_pipe_report(handle_, format, at, room, len);
@@ -457,6 +484,7 @@ class future : public detail::owned<dp_future, dp_future_close> {
      * What it throws is lost. */
     template <class Told>
     void then(Told told) {
+        static_assert(std::is_nothrow_destructible_v<Told>, "the library destroys it: that must not throw");
         auto kept = std::make_unique<Told>(std::move(told));
         auto what = release();
         detail::hand_over(kept.get());
@@ -660,6 +688,44 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         return report;
     }
 
+    /* As above, with a function that is told how far it is: `bool(const sort_progress &)`, on this thread,
+     * about ten times a second and at the end. The sort stops where it returns false, unless it is done, and what
+     * the function throws is thrown here. */
+    template <class Told>
+        requires std::is_invocable_r_v<bool, Told &, const sort_progress &>
+    std::string sort(
+        std::span<const std::filesystem::path> inputs, const std::filesystem::path &output, dp_sort_options options,
+        Told told) const {
+        struct state_of_sort {
+            Told &told;
+            std::exception_ptr thrown;
+        } state{told, nullptr};
+        options.user = &state;
+        options.progress = [](void *user, std::uint64_t total, std::uint64_t read, std::uint64_t spilled,
+                              std::uint64_t written) -> std::int32_t {
+            auto &state = *static_cast<state_of_sort *>(user);
+            try {
+                return state.told(sort_progress{total, read, spilled, written}) ? 0 : 1;
+            } catch (...) {
+                state.thrown = std::current_exception();
+                return 1;
+            }
+        };
+        std::string report;
+        try {
+            report = sort(inputs, output, options);
+        } catch (const error &) {
+            if (!state.thrown) {
+                throw;
+            }
+        }
+        // Also where the sort was done when it was told.
+        if (state.thrown) {
+            std::rethrow_exception(state.thrown);
+        }
+        return report;
+    }
+
   private:
     pipe connect(const place &source, const place &target, const constraints *demands) const {
         dp_pipe made;
@@ -763,6 +829,11 @@ class runtime : public detail::owned<dp_runtime, dp_runtime_close> {
         return report;
     }
     void drain() const { check(dp_runtime_drain(handle_)); }
+    std::string report(dp_format format = DP_TEXT) const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_runtime_report(handle_, format, at, room, len);
+        });
+    }
 };
 
 /* A connection to the service `dpiped`. */
@@ -810,6 +881,21 @@ class cache : public detail::owned<dp_cache, dp_cache_close> {
     void invalidate(std::uint64_t offset, std::uint64_t len) const {
         check(dp_cache_invalidate(handle_, offset, len));
     }
+    /* Keeps what is cached: it is the new bytes when this returns. */
+    void write(std::uint64_t offset, std::span<const std::byte> from) const {
+        check(dp_cache_write(handle_, offset, from.data(), from.size()));
+    }
+    /* Drops all that is cached. */
+    void clear() const { check(dp_cache_clear(handle_)); }
+    /* How it reads its file, and why. */
+    std::string explain() const {
+        return detail::text_of(
+            [&](char *at, std::size_t room, std::size_t *len) { return dp_cache_explain(handle_, at, room, len); });
+    }
+    std::string report(dp_format format = DP_TEXT) const {
+        return detail::text_of(
+            [&](char *at, std::size_t room, std::size_t *len) { return dp_cache_report(handle_, format, at, room, len); });
+    }
     /* The counters as JSON. */
     std::string metrics() const {
         return detail::text_of(
@@ -841,6 +927,17 @@ class log : public detail::owned<dp_log, dp_log_close> {
     }
     void sync() const { check(dp_log_sync(handle_)); }
     void release_before(std::uint64_t number) const { check(dp_log_release_before(handle_, number)); }
+    /* What it did, as JSON. */
+    std::string stats() const {
+        return detail::text_of(
+            [&](char *at, std::size_t room, std::size_t *len) { return dp_log_stats(handle_, at, room, len); });
+    }
+    /* What is in the log of a folder, and what is damaged, as JSON. */
+    static std::string examine(const machine &on, const std::filesystem::path &folder) {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_log_examine(on.handle(), folder.c_str(), at, room, len);
+        });
+    }
     void close() {
         check(dp_log_close(handle_));
         release();
@@ -906,6 +1003,12 @@ class checkpoints {
         std::uint64_t len = 0;
         check(dp_checkpoint_region_length(on_.handle(), folder_.c_str(), number, name.c_str(), &len));
         return len;
+    }
+    /* All of the folder as JSON, the oldest first; damaged ones with the reason. */
+    std::string list() const {
+        return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
+            return dp_checkpoint_list(on_.handle(), folder_.c_str(), at, room, len);
+        });
     }
 
   private:
@@ -1055,6 +1158,27 @@ class receiver : public detail::owned<dp_receiver, dp_receiver_close> {
     }
 };
 
+/* The next block of any of these receivers, at most 42, and the index of its receiver. Pass the index of
+ * the call before as `last`, so that none starves. Where a channel ended, the error of that one is
+ * thrown, and `*ended`, if there is one, becomes its index. */
+inline std::pair<std::size_t, block> receive_any(
+    std::span<receiver *const> receivers, std::size_t last, std::chrono::milliseconds limit, std::size_t *ended = nullptr) {
+    std::vector<dp_receiver> handles;
+    for (auto *one : receivers) {
+        handles.push_back(one->handle());
+    }
+    dp_block arrived;
+    block_head head{};
+    std::size_t which = 0, len = 0;
+    auto outcome = dp_receiver_receive_any(
+        handles.data(), handles.size(), last, detail::milliseconds_of(limit), &which, &arrived, &head, &len);
+    if (outcome.id != 0 && ended != nullptr) {
+        *ended = which;
+    }
+    check(outcome);
+    return {which, block(arrived, head, len)};
+}
+
 /* The two ends of a channel within this process. */
 inline std::pair<sender, receiver> channel_pair(const channel_shape &shape, dp_trust trust = DP_TRUST_COPY) {
     dp_sender sends;
@@ -1079,6 +1203,29 @@ struct link {
 struct device_function {
     std::string name;
     std::function<std::size_t(std::span<const std::byte> input, std::span<std::byte> output, const char *arguments)> work;
+};
+
+/* A view of a memory of the controller's. Other parties may change the bytes, so they are copied. */
+class endpoint : public detail::owned<dp_endpoint, dp_endpoint_close> {
+  public:
+    using owned::owned;
+
+    std::uint64_t length() const {
+        std::uint64_t len = 0;
+        check(dp_endpoint_facts(handle_, &len, nullptr));
+        return len;
+    }
+    bool is_writable() const {
+        std::uint32_t writable = 0;
+        check(dp_endpoint_facts(handle_, nullptr, &writable));
+        return writable != 0;
+    }
+    void read(std::uint64_t at, std::span<std::byte> into) const {
+        check(dp_endpoint_read(handle_, at, into.data(), into.size()));
+    }
+    void write(std::uint64_t at, std::span<const std::byte> from) const {
+        check(dp_endpoint_write(handle_, at, from.data(), from.size()));
+    }
 };
 
 /* A controller process, which starts devices and connects them. */
@@ -1118,8 +1265,20 @@ class fabric : public detail::owned<dp_fabric, dp_fabric_close> {
         check(dp_fabric_revoke(handle_, what, &removed));
         return removed;
     }
-    void activate(capability what, const std::string &port, dp_right right, dp_trust trust = DP_TRUST_COPY) const {
+    /* A memory of `len` zeroed bytes, with all rights to it. */
+    capability memory(std::uint64_t len) const {
+        capability made{};
+        check(dp_fabric_memory(handle_, len, &made));
+        return made;
+    }
+    /* `right` is one of a channel, or a sum of those of a memory. */
+    void activate(capability what, const std::string &port, std::uint32_t right, dp_trust trust = DP_TRUST_COPY) const {
         check(dp_fabric_activate(handle_, what, port.c_str(), right, trust));
+    }
+    datapipes::endpoint endpoint(const std::string &port, std::chrono::milliseconds limit = patience) const {
+        dp_endpoint taken;
+        check(dp_fabric_endpoint(handle_, port.c_str(), detail::milliseconds_of(limit), &taken));
+        return datapipes::endpoint(taken);
     }
     datapipes::sender sender(const std::string &port, std::chrono::milliseconds limit = patience) const {
         dp_sender taken;

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use datapipes::metrics::{Sample, prometheus};
 use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -198,13 +199,26 @@ pub enum dp_format {
     DP_TEXT = 0,
     /// For programs.
     DP_JSON = 1,
+    /// Measurements for Prometheus, of reports only: what `/metrics` of a program shows. They name no
+    /// paths.
+    DP_PROMETHEUS = 2,
 }
 
-/// Refuses numbers that are no format: C passes any.
-pub(crate) fn format_of(number: u32) -> Result<dp_format> {
+/// How a text that is no measurement is written.
+#[derive(Clone, Copy)]
+pub(crate) enum TextFormat {
+    Text,
+    Json,
+}
+
+/// The format of a text that has no measurements. Numbers that are no format are refused: C passes
+/// any.
+pub(crate) fn format_of(number: u32) -> Result<TextFormat> {
     match number {
-        0 => Ok(dp_format::DP_TEXT),
-        1 => Ok(dp_format::DP_JSON),
+        0 => Ok(TextFormat::Text),
+        1 => Ok(TextFormat::Json),
+        2 => Err(Error::new(ErrorKind::InvalidInput, "call", "it has no measurements")
+            .with_advice("ask for DP_TEXT or DP_JSON; reports have measurements")),
         other => Err(Error::new(ErrorKind::InvalidInput, "call", format!("{other} is no dp_format"))),
     }
 }
@@ -252,9 +266,25 @@ pub(crate) unsafe fn show(
 /// What is asked for: the text of a value, or its JSON.
 pub(crate) fn shown(value: &(impl Display + Serialize), format: u32) -> Result<String> {
     match format_of(format)? {
-        dp_format::DP_TEXT => Ok(value.to_string()),
-        dp_format::DP_JSON => json(value),
+        TextFormat::Text => Ok(value.to_string()),
+        TextFormat::Json => json(value),
     }
+}
+
+/// Copies a report, or its measurements, as [`copy_text`] does.
+///
+/// # Safety
+/// As [`copy_text`].
+pub(crate) unsafe fn report(
+    value: &(impl Display + Serialize),
+    samples: impl FnOnce() -> Vec<Sample>,
+    format: u32,
+    (into, capacity, len): (*mut c_char, usize, *mut usize),
+) -> Result<()> {
+    let text = if format == dp_format::DP_PROMETHEUS as u32 { prometheus(&samples()) } else { shown(value, format)? };
+    // SAFETY: the caller of this function says so.
+    unsafe { copy_text(&text, into, capacity, len) };
+    Ok(())
 }
 
 /// A value as JSON.

@@ -1,16 +1,18 @@
 //! Reads of a few bytes from files, through the cache of bytes (*Pipette*, DAC'22).
 
 use std::ffi::{c_char, c_void};
+use std::sync::Arc;
 
-use datapipes::cache::{CacheOptions, CachePolicy, FineGrained};
-use datapipes::{Error, ErrorKind};
+use datapipes::cache::{CacheOptions, CachePolicy, FineGrained, Writer};
+use datapipes::{Error, ErrorKind, Result};
 
 use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::{MACHINES, dp_machine};
 use crate::place::{PLACES, dp_place, ssd_of};
+use crate::process_lock::ProcessLock;
 
 /// A cache of bytes in front of a file. It belongs to the caller, who closes it with
 /// `dp_cache_close`. Any number of threads may use it at once.
@@ -21,7 +23,26 @@ pub struct dp_cache {
     pub id: u64,
 }
 
-static CACHES: Table<FineGrained> = Table::new("cache");
+struct Cache {
+    fine: FineGrained,
+    /// Made by the first write.
+    writer: ProcessLock<Option<Arc<Writer>>>,
+}
+
+impl Cache {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let writer = {
+            let mut held = self.writer.lock("write")?;
+            match &*held {
+                Some(writer) => writer.clone(),
+                None => held.insert(Arc::new(self.fine.writer()?)).clone(),
+            }
+        };
+        writer.write(offset, bytes)
+    }
+}
+
+static CACHES: Table<Cache> = Table::new(Kind::Cache);
 
 /// The settings of a cache. Set `size` to `sizeof(dp_cache_options)` and the rest to zero, or pass
 /// NULL, for the defaults.
@@ -85,7 +106,8 @@ pub unsafe extern "C" fn dp_cache_open(
                     .with_advice(format!("say one of {}", names.join(", ")))
             })?);
         }
-        let id = CACHES.put(FineGrained::over(&ssd, options)?)?;
+        let fine = FineGrained::over(&ssd, options)?;
+        let id = CACHES.put(Cache { fine, writer: ProcessLock::new(None) })?;
         // SAFETY: as above.
         unsafe { arguments::give(cache, "cache", dp_cache { id }) }
     })
@@ -99,7 +121,7 @@ pub unsafe extern "C" fn dp_cache_read(cache: dp_cache, offset: u64, into: *mut 
     enter(|| {
         // SAFETY: the header says what the pointer is.
         let into = unsafe { arguments::slice_mut(into.cast(), len, "into")? };
-        CACHES.get(cache.id)?.read(offset, into)
+        CACHES.get(cache.id)?.fine.read(offset, into)
     })
 }
 
@@ -126,7 +148,7 @@ pub unsafe extern "C" fn dp_cache_gather(
         let (offsets, into) = unsafe {
             (arguments::slice(offsets, count, "offsets")?, arguments::slice_mut(into.cast(), bytes, "into")?)
         };
-        let mut gathered = CACHES.get(cache.id)?.gather(offsets, len, into)?;
+        let mut gathered = CACHES.get(cache.id)?.fine.gather(offsets, len, into)?;
         gathered.failed.sort_by_key(|(number, _)| *number);
         if gathered.failed.is_empty() {
             return Ok(());
@@ -140,11 +162,68 @@ pub unsafe extern "C" fn dp_cache_gather(
     })
 }
 
+/// Writes `len` bytes at `offset` of the file, through the cache: what it has of them is the new bytes
+/// when this returns. They are durable after `dp_ssd_sync` of the file.
+///
+/// Errors: DP_UNSUPPORTED for a file that is open for reading only; DP_NO_SPACE, DP_DEVICE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_cache_write(cache: dp_cache, offset: u64, from: *const c_void, len: usize) -> dp_error {
+    enter(|| {
+        // SAFETY: the header says what the pointer is.
+        let from = unsafe { arguments::slice(from.cast::<u8>(), len, "from")? };
+        CACHES.get(cache.id)?.write(offset, from)
+    })
+}
+
+/// Drops all that is cached.
+#[unsafe(no_mangle)]
+pub extern "C" fn dp_cache_clear(cache: dp_cache) -> dp_error {
+    enter(|| {
+        CACHES.get(cache.id)?.fine.clear();
+        Ok(())
+    })
+}
+
+/// Copies how a cache reads its file, and why, as `snprintf` does; `*len` becomes the whole length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_cache_explain(
+    cache: dp_cache,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        arguments::check_optional(len, "len")?;
+        let shown = CACHES.get(cache.id)?.fine.explain();
+        // SAFETY: the header says what the pointers are.
+        unsafe { arguments::copy_text(&shown, text, capacity, len) };
+        Ok(())
+    })
+}
+
+/// Copies what a cache did, as `snprintf` does; `*len` becomes the whole length. `format` is a
+/// `dp_format`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_cache_report(
+    cache: dp_cache,
+    format: u32,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        arguments::check_optional(len, "len")?;
+        let metrics = CACHES.get(cache.id)?.fine.metrics();
+        // SAFETY: the header says what the pointers are.
+        unsafe { arguments::report(&metrics, || metrics.samples(), format, (text, capacity, len)) }
+    })
+}
+
 /// Drops what is cached of `len` bytes at `offset`, because they were changed by others.
 #[unsafe(no_mangle)]
 pub extern "C" fn dp_cache_invalidate(cache: dp_cache, offset: u64, len: u64) -> dp_error {
     enter(|| {
-        CACHES.get(cache.id)?.invalidate(offset..offset.saturating_add(len));
+        CACHES.get(cache.id)?.fine.invalidate(offset..offset.saturating_add(len));
         Ok(())
     })
 }
@@ -158,7 +237,8 @@ pub unsafe extern "C" fn dp_cache_metrics(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
-        let metrics = CACHES.get(cache.id)?.metrics();
+        arguments::check_optional(len, "len")?;
+        let metrics = CACHES.get(cache.id)?.fine.metrics();
         let shown = arguments::json(&metrics)?;
         // SAFETY: the header says what the pointers are.
         unsafe { arguments::copy_text(&shown, text, capacity, len) };

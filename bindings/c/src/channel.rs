@@ -12,7 +12,7 @@ use datapipes::{Error, ErrorKind, Result};
 use crate::arguments;
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::place::len_of;
 use crate::process_lock::ProcessLock;
 
@@ -204,16 +204,17 @@ impl Drop for SendingEnd {
     }
 }
 
-static SENDERS: Table<ProcessLock<SendingEnd>> = Table::new("sender");
-static RECEIVERS: Table<ProcessLock<Receiver>> = Table::new("receiver");
-static BLOCKS: Table<ProcessLock<Option<Block>>> = Table::new("block");
+static SENDERS: Table<ProcessLock<SendingEnd>> = Table::new(Kind::Sender);
+/// A receiver is away only while a call waits for several, which has its lock.
+static RECEIVERS: Table<ProcessLock<Option<Receiver>>> = Table::new(Kind::Receiver);
+static BLOCKS: Table<ProcessLock<Option<Block>>> = Table::new(Kind::Block);
 
 pub(crate) fn keep_sender(sender: Sender) -> Result<dp_sender> {
     Ok(dp_sender { id: SENDERS.put(ProcessLock::new(SendingEnd::new(sender)))? })
 }
 
 pub(crate) fn keep_receiver(receiver: Receiver) -> Result<dp_receiver> {
-    Ok(dp_receiver { id: RECEIVERS.put(ProcessLock::new(receiver))? })
+    Ok(dp_receiver { id: RECEIVERS.put(ProcessLock::new(Some(receiver)))? })
 }
 
 fn alone<'a, T>(lock: &'a ProcessLock<T>, operation: &'static str) -> Result<MutexGuard<'a, T>> {
@@ -230,7 +231,24 @@ fn sending<R>(sender: dp_sender, work: impl FnOnce(&mut SendingEnd) -> Result<R>
 fn receiving<R>(receiver: dp_receiver, work: impl FnOnce(&mut Receiver) -> Result<R>) -> Result<R> {
     let end = RECEIVERS.get(receiver.id)?;
     let mut end = alone(&end, "receive")?;
-    work(&mut end)
+    work(end.as_mut().ok_or_else(lost)?)
+}
+
+/// The receivers are taken from their handles for the time of the call.
+fn receive_any(receivers: &[dp_receiver], last: usize, patience: Patience) -> Result<(usize, Result<Block>)> {
+    let held = receivers.iter().map(|receiver| RECEIVERS.get(receiver.id)).collect::<Result<Vec<_>>>()?;
+    let mut ends = held.iter().map(|end| alone(end, "receive")).collect::<Result<Vec<_>>>()?;
+    let mut taken: Vec<Option<Receiver>> = ends.iter_mut().map(|end| end.take()).collect();
+    let outcome = match taken.iter().all(Option::is_some) {
+        true => transport::receive_any(&mut taken, last, patience),
+        false => Err(lost()),
+    };
+    ends.iter_mut().zip(taken).for_each(|(end, taken)| **end = taken);
+    outcome
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Panicked, "receive", "a call that waited for several receivers panicked")
 }
 
 fn with_block<R>(block: dp_block, work: impl FnOnce(&Block) -> Result<R>) -> Result<R> {
@@ -457,6 +475,46 @@ pub unsafe extern "C" fn dp_receiver_poll(
                 Some(arrived) => give_block(arrived, block, head, len),
                 None => arguments::give(block, "block", dp_block { id: 0 }),
             }
+        }
+    })
+}
+
+/// Waits, up to `milliseconds` (`UINT64_MAX`: until it is ended), for the next block of any of `count`
+/// receivers, at most 42. It looks first at the one after `last`: pass `*which` of the call before, so
+/// that none starves. `*which` becomes the index of the receiver whose block this is, or whose error is
+/// returned: that of a channel which ended (DP_END_OF_FILE) concerns no other. `*which` becomes
+/// `SIZE_MAX` where the error is none of a channel.
+///
+/// Errors: as `dp_receiver_receive`; DP_BUSY where none came in time, and where a receiver is named
+/// twice or another thread uses one; DP_INVALID_INPUT for 0 or too many receivers; DP_UNSUPPORTED for a
+/// mixture of shared memory and sockets.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_receiver_receive_any(
+    receivers: *const dp_receiver,
+    count: usize,
+    last: usize,
+    milliseconds: u64,
+    which: *mut usize,
+    block: *mut dp_block,
+    head: *mut dp_block_head,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        arguments::check(which, "which")?;
+        check_block(block, head, len)?;
+        // SAFETY: the header says what the pointers are.
+        let receivers = unsafe { arguments::slice(receivers, count, "receivers")? };
+        // SAFETY: as above.
+        unsafe { which.write(usize::MAX) };
+        if receivers.is_empty() || receivers.len() > transport::MAX_INLETS {
+            let why = format!("from {} channels: 1 to {}", receivers.len(), transport::MAX_INLETS);
+            return Err(Error::new(ErrorKind::InvalidInput, "receive", why));
+        }
+        let (at, arrived) = receive_any(receivers, last % receivers.len(), patience_of(milliseconds))?;
+        // SAFETY: as above.
+        unsafe {
+            which.write(at);
+            give_block(arrived?, block, head, len)
         }
     })
 }

@@ -94,6 +94,34 @@ pub unsafe extern "C" fn dp_checkpoint_restore(
     })
 }
 
+/// Copies the checkpoints of a folder as JSON, the oldest first, as `snprintf` does; `*len` becomes the
+/// whole length. Each has its number, its path, and its contents or why it is damaged. Only the end of
+/// each file is looked at.
+///
+/// Errors: DP_NOT_FOUND where the folder is missing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_checkpoint_list(
+    machine: dp_machine,
+    folder: *const c_char,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        arguments::check_optional(len, "len")?;
+        // SAFETY: the header says what the pointer is.
+        let folder = unsafe { arguments::path(folder, "folder")? };
+        if !folder.is_dir() {
+            let why = format!("{} is not a folder", folder.display());
+            return Err(Error::new(ErrorKind::NotFound, "list", why));
+        }
+        let shown = arguments::json(&Checkpoints::at(&*MACHINES.get(machine.id)?, folder).list()?)?;
+        // SAFETY: as above.
+        unsafe { arguments::copy_text(&shown, text, capacity, len) };
+        Ok(())
+    })
+}
+
 /// Gives the length of a region of a checkpoint in bytes; `number` 0 means the newest.
 ///
 /// Errors: DP_NOT_FOUND.

@@ -7,10 +7,10 @@ use datapipes::descriptor::Completion;
 use datapipes::service::ClientPipe;
 use datapipes::{ConnectFdOptions, Error, ErrorKind, PipeFd, Result, Span};
 
-use crate::arguments::{self, dp_format};
+use crate::arguments::{self, TextFormat};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::{MACHINES, dp_constraints, dp_machine};
 use crate::pipe::dp_span;
 use crate::place::{PLACES, dp_place};
@@ -112,7 +112,7 @@ impl PipeDescriptor {
     }
 }
 
-pub(crate) static PIPE_FDS: Table<PipeDescriptor> = Table::new("descriptor pipe");
+pub(crate) static PIPE_FDS: Table<PipeDescriptor> = Table::new(Kind::DescriptorPipe);
 
 /// Connects two places by a pipe that is a descriptor, with a runtime of its own.
 ///
@@ -251,12 +251,13 @@ pub unsafe extern "C" fn dp_pipe_fd_route(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let pipe = PIPE_FDS.get(pipe.id)?;
         let shown = match (&*pipe, arguments::format_of(format)?) {
-            (PipeDescriptor::OfRuntime(pipe), dp_format::DP_TEXT) => pipe.route().to_string(),
-            (PipeDescriptor::OfRuntime(pipe), dp_format::DP_JSON) => arguments::json(pipe.route())?,
-            (PipeDescriptor::OfService(pipe), dp_format::DP_TEXT) => pipe.route().to_owned(),
-            (PipeDescriptor::OfService(_), dp_format::DP_JSON) => {
+            (PipeDescriptor::OfRuntime(pipe), TextFormat::Text) => pipe.route().to_string(),
+            (PipeDescriptor::OfRuntime(pipe), TextFormat::Json) => arguments::json(pipe.route())?,
+            (PipeDescriptor::OfService(pipe), TextFormat::Text) => pipe.route().to_owned(),
+            (PipeDescriptor::OfService(_), TextFormat::Json) => {
                 return Err(Error::new(ErrorKind::Unsupported, "show the route", "the service gives its text only"));
             }
         };

@@ -14,7 +14,7 @@ use crate::channel::{dp_channel_shape, dp_receiver, dp_sender, keep_receiver, ke
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::fabric::{Fabric, carrier_of, dp_capability, dp_fabric, fabric_of};
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::place::duplicate;
 use crate::process_lock::ProcessLock;
 
@@ -74,7 +74,7 @@ fn node_of(nodes: &[DeviceNode], number: u32) -> Result<DeviceNode> {
     })
 }
 
-static GRAPHS: Table<ProcessLock<Option<Declared>>> = Table::new("graph of devices");
+static GRAPHS: Table<ProcessLock<Option<Declared>>> = Table::new(Kind::DeviceGraph);
 
 struct Flowing {
     fabric: Arc<Fabric>,
@@ -82,7 +82,7 @@ struct Flowing {
     flow: ProcessLock<Option<Flow>>,
 }
 
-static FLOWS: Table<Flowing> = Table::new("flow");
+static FLOWS: Table<Flowing> = Table::new(Kind::Flow);
 
 fn with<R>(graph: dp_device_graph, work: impl FnOnce(&mut Declared) -> Result<R>) -> Result<R> {
     let graph = GRAPHS.get(graph.id)?;
@@ -327,6 +327,7 @@ pub unsafe extern "C" fn dp_flow_describe(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let shown = with_flow(flow, |_, flow| {
             let mut shown = format!("{}\n", flow.placement.name());
             if let Some(choice) = &flow.choice {
@@ -357,6 +358,7 @@ pub unsafe extern "C" fn dp_flow_report(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let fabric = with_flow(flow, |flowing, flow| {
             flow.device(node_of(&flowing.nodes, node)?)?;
             Ok(Arc::clone(&flowing.fabric))

@@ -6,7 +6,7 @@ use datapipes::descriptor::wire::{code_of, kind_of};
 use datapipes::{Error, ErrorKind};
 
 use crate::arguments::{self, Field, Options, fields};
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 
 /// What can be done about an error. The numbers are stable; new ones are added at the end. A
 /// completion that is read from a descriptor has the same numbers.
@@ -67,7 +67,7 @@ pub(crate) struct Kept {
     text: CString,
 }
 
-static ERRORS: Table<Kept> = Table::new("error");
+static ERRORS: Table<Kept> = Table::new(Kind::Error);
 
 /// Stands for an error for which there was no handle left.
 const NO_HANDLE: u64 = u64::MAX;
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn dp_error_new_with(
     let (mut error, facts) = unsafe { (made(kind, message), arguments::options(facts, "facts")) };
     if let Ok(facts) = facts {
         error = error.with_bytes_done(facts.bytes_done);
-        if facts.errno_number != 0 {
+        if facts.errno_number > 0 {
             error = error.with_errno(facts.errno_number);
         }
         if facts.has_offset != 0 {

@@ -19,7 +19,7 @@ use crate::arguments::{self, Field, Options, fields};
 use crate::channel::{dp_channel_shape, dp_receiver, dp_sender, keep_receiver, keep_sender, patience_of, trust_of};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::Shared;
 use crate::process_lock::ProcessLock;
 
@@ -49,12 +49,17 @@ pub enum dp_right {
     DP_RIGHT_SEND = 1,
     /// To be its receiver.
     DP_RIGHT_RECEIVE = 2,
+    /// To read a memory.
+    DP_RIGHT_READ = 4,
+    /// To write a memory.
+    DP_RIGHT_WRITE = 8,
     /// To delegate.
     DP_RIGHT_DELEGATE = 16,
 }
 
 fn rights_of(number: u32) -> Result<Rights> {
-    let known = [(1, Rights::SEND), (2, Rights::RECEIVE), (16, Rights::DELEGATE)];
+    let known =
+        [(1, Rights::SEND), (2, Rights::RECEIVE), (4, Rights::READ), (8, Rights::WRITE), (16, Rights::DELEGATE)];
     if number & !known.iter().fold(0, |all, (bit, _)| all | bit) != 0 {
         return Err(Error::new(ErrorKind::InvalidInput, "call", format!("{number} is no sum of dp_right")));
     }
@@ -112,7 +117,7 @@ impl Fabric {
     }
 }
 
-static FABRICS: Table<Arc<Fabric>> = Table::new("fabric");
+static FABRICS: Table<Arc<Fabric>> = Table::new(Kind::Fabric);
 
 pub(crate) fn fabric_of(fabric: dp_fabric) -> Result<Arc<Fabric>> {
     Ok(Arc::clone(&*FABRICS.get(fabric.id)?))
@@ -244,6 +249,7 @@ pub unsafe extern "C" fn dp_fabric_status(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let status = fabric_of(fabric)?.with("ask", Session::status)??;
         let shown = arguments::json(&status)?;
         // SAFETY: the header says what the pointers are.
@@ -254,7 +260,7 @@ pub unsafe extern "C" fn dp_fabric_status(
 
 /// # Safety
 /// `capability` is null or valid for a write.
-unsafe fn created(
+pub(crate) unsafe fn created(
     fabric: dp_fabric,
     capability: *mut dp_capability,
     make: impl FnOnce(&mut Session) -> Result<Cap>,
@@ -324,9 +330,10 @@ pub unsafe extern "C" fn dp_fabric_revoke(
     })
 }
 
-/// Makes an end of a channel at the holder of a capability, which knows it by the name `port`. A
-/// channel works when both ends exist. `right` is `DP_RIGHT_SEND` or `DP_RIGHT_RECEIVE`; `trust`, a
-/// `dp_trust`, matters for the latter.
+/// Makes an end of a channel, or a view of a memory, at the holder of a capability, which knows it by
+/// the name `port`. A channel works when both ends exist. `right` is `DP_RIGHT_SEND` or
+/// `DP_RIGHT_RECEIVE`, or a sum of `DP_RIGHT_READ` and `DP_RIGHT_WRITE`; `trust`, a `dp_trust`, matters
+/// for a receiver.
 ///
 /// Errors: DP_PERMISSION_DENIED where the capability lacks the right; DP_BUSY where that end exists.
 #[unsafe(no_mangle)]

@@ -9,7 +9,7 @@ use datapipes::{Error, ErrorKind, Result, Span};
 use crate::arguments;
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::Shared;
 use crate::pipe::dp_span;
 use crate::process_lock::ProcessLock;
@@ -51,7 +51,7 @@ fn sets_of(sets: &Sets) -> Vec<BufferSet> {
     sets.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-static GRAPHS: Table<ProcessLock<Declared>> = Table::new("graph");
+static GRAPHS: Table<ProcessLock<Declared>> = Table::new(Kind::Graph);
 
 /// Does something with a graph that nobody runs.
 fn with<R>(graph: dp_graph, work: impl FnOnce(&mut Declared) -> Result<R>) -> Result<R> {
@@ -245,6 +245,7 @@ pub unsafe extern "C" fn dp_graph_run(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         arguments::format_of(format)?;
         let runtime = RUNTIMES.get(runtime.id)?;
         let report = with(graph, |declared| runtime.run(&declared.graph, items))?;

@@ -1,7 +1,7 @@
 //! Handles: numbers that stand for objects.
 //!
 //! ```text
-//! id     generation: 32 | index: 32             never 0; an index is used again with the next generation
+//! id     generation: 32 | kind: 6 | index: 26   never 0; an index is used again with the next generation
 //! state  generation: 32 | closing | vacant | users: 30
 //!
 //! get     users + 1; is it this generation, not closing, not vacant?     no: users - 1, refused
@@ -32,8 +32,10 @@ const VACANT: u64 = 1 << 30;
 const USERS: u64 = VACANT - 1;
 /// Slots of the first chunk, as a power of two. Every further chunk has twice as many.
 const FIRST: u32 = 6;
-/// Chunks of a table: 2^26 slots in all.
+/// Chunks of a table: almost 2^26 slots in all.
 const CHUNKS: usize = 20;
+/// The bits of an index, above which the kind is.
+const INDEX_BITS: u32 = FIRST + CHUNKS as u32;
 
 struct Slot<T> {
     state: AtomicU64,
@@ -42,7 +44,70 @@ struct Slot<T> {
     object: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// The objects of one type.
+/// What a handle stands for. Handles of two kinds never have the same number: where a program mixes
+/// them up, it is told so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Machine = 1,
+    Place,
+    Lease,
+    Pipe,
+    Transfer,
+    Runtime,
+    RuntimePipe,
+    Future,
+    DescriptorPipe,
+    Graph,
+    Cache,
+    Log,
+    LogReader,
+    Error,
+    Client,
+    Fabric,
+    DeviceGraph,
+    Flow,
+    Sender,
+    Receiver,
+    Block,
+    Endpoint,
+}
+
+impl Kind {
+    /// The bits of the number that tell it.
+    const fn bits(self) -> u32 {
+        (self as u32) << INDEX_BITS
+    }
+
+    /// What errors call it.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Machine => "machine",
+            Kind::Place => "place",
+            Kind::Lease => "lease",
+            Kind::Pipe => "pipe",
+            Kind::Transfer => "transfer",
+            Kind::Runtime => "runtime",
+            Kind::RuntimePipe => "pipe of a runtime",
+            Kind::Future => "future",
+            Kind::DescriptorPipe => "descriptor pipe",
+            Kind::Graph => "graph",
+            Kind::Cache => "cache",
+            Kind::Log => "log",
+            Kind::LogReader => "reader of a log",
+            Kind::Error => "error",
+            Kind::Client => "client",
+            Kind::Fabric => "fabric",
+            Kind::DeviceGraph => "graph of devices",
+            Kind::Flow => "flow",
+            Kind::Sender => "sender",
+            Kind::Receiver => "receiver",
+            Kind::Block => "block",
+            Kind::Endpoint => "memory endpoint",
+        }
+    }
+}
+
+/// The objects of one kind.
 pub(crate) struct Table<T> {
     chunks: [AtomicPtr<Slot<T>>; CHUNKS],
     /// The first free slot (its index + 1) and a count of changes, so that a thread which read an
@@ -50,7 +115,7 @@ pub(crate) struct Table<T> {
     free: AtomicU64,
     /// Slots that were ever used.
     used: AtomicU32,
-    name: &'static str,
+    kind: Kind,
 }
 
 // SAFETY: objects are shared between threads only by reference (T: Sync) and dropped by any of
@@ -73,13 +138,13 @@ pub(crate) struct Used<T: 'static> {
 }
 
 impl<T> Table<T> {
-    /// An empty table; `name` is what errors call its objects.
-    pub(crate) const fn new(name: &'static str) -> Table<T> {
+    /// An empty table. There is one of each kind.
+    pub(crate) const fn new(kind: Kind) -> Table<T> {
         Table {
             chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
             free: AtomicU64::new(0),
             used: AtomicU32::new(0),
-            name,
+            kind,
         }
     }
 
@@ -154,14 +219,14 @@ impl<T> Table<T> {
     pub(crate) fn put(&'static self, object: T) -> Result<u64> {
         let Some((index, slot)) = self.vacant() else {
             let why = format!("there are {} of them, and no room for more", self.used.load(Ordering::Relaxed));
-            return Err(Error::new(ErrorKind::OutOfMemory, "make a handle", format!("{}: {why}", self.name)));
+            return Err(Error::new(ErrorKind::OutOfMemory, "make a handle", format!("{}: {why}", self.kind.name())));
         };
         // SAFETY: the slot is vacant and was taken from the free ones, so only this thread has it.
         unsafe { (*slot.object.get()).write(object) };
         OPEN.fetch_add(1, Ordering::Relaxed);
         // Others may count themselves in and out meanwhile; they see that the handle is another.
         let state = slot.state.fetch_sub(VACANT, Ordering::AcqRel);
-        Ok((state >> 32 << 32) | u64::from(index))
+        Ok((state >> 32 << 32) | u64::from(self.kind.bits() | index))
     }
 
     /// The object of a number.
@@ -170,7 +235,8 @@ impl<T> Table<T> {
     /// `InvalidInput` where the number stands for none.
     #[inline]
     pub(crate) fn get(&'static self, id: u64) -> Result<Used<T>> {
-        let index = id as u32;
+        // The number of another kind gives an index that no table has.
+        let index = id as u32 ^ self.kind.bits();
         let Some(slot) = self.slot(index) else { return Err(self.unknown(id)) };
         let state = slot.state.fetch_add(1, Ordering::Acquire);
         let used = Used { table: self, slot, index };
@@ -179,8 +245,12 @@ impl<T> Table<T> {
 
     #[cold]
     fn unknown(&self, id: u64) -> Error {
-        let why = if id == 0 { "was never made" } else { "was closed, or never made" };
-        Error::new(ErrorKind::InvalidInput, "look up a handle", format!("the {} {id:#x} {why}", self.name))
+        let why = match id {
+            0 => "was never made",
+            id if (id as u32 ^ self.kind.bits()) >> INDEX_BITS != 0 => "is the handle of something else",
+            _ => "was closed, or never made",
+        };
+        Error::new(ErrorKind::InvalidInput, "look up a handle", format!("the {} {id:#x} {why}", self.kind.name()))
             .with_advice("pass what a function of the library returned, and close it once")
     }
 
@@ -262,7 +332,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri ends where memory does")]
     fn a_table_that_has_no_memory_says_so_and_uses_up_nothing() {
-        static TABLE: Table<[u8; 1 << 44]> = Table::new("huge object");
+        static TABLE: Table<[u8; 1 << 44]> = Table::new(Kind::Place);
         for _ in 0..3 {
             assert!(TABLE.vacant().is_none());
         }
@@ -271,7 +341,7 @@ mod tests {
 
     #[test]
     fn the_last_chunk_ends_the_table() {
-        static TABLE: Table<u8> = Table::new("number");
+        static TABLE: Table<u8> = Table::new(Kind::Pipe);
         let end = (1u32 << (CHUNKS as u32 + FIRST)) - (1 << FIRST);
         assert_eq!(Table::<u8>::place(end - 1).0, CHUNKS - 1);
         TABLE.used.store(end, Ordering::Relaxed);
@@ -279,8 +349,21 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_another_kind_is_refused() {
+        static PIPES: Table<u8> = Table::new(Kind::Pipe);
+        static PLACES: Table<u8> = Table::new(Kind::Place);
+        let (pipe, place) = (PIPES.put(1).unwrap(), PLACES.put(2).unwrap());
+        assert_ne!(pipe, place);
+        for error in [PIPES.get(place).err().unwrap(), PLACES.close(pipe).unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains("something else"), "{error}");
+        }
+        assert_eq!((*PIPES.get(pipe).unwrap(), *PLACES.get(place).unwrap()), (1, 2));
+    }
+
+    #[test]
     fn a_closed_handle_is_refused_for_ever_and_its_object_is_dropped_once() {
-        static TABLE: Table<Arc<u32>> = Table::new("number");
+        static TABLE: Table<Arc<u32>> = Table::new(Kind::Pipe);
         let object = Arc::new(7);
         let mut old = Vec::new();
         for round in 0..if cfg!(miri) { 20 } else { 1000 } {
@@ -302,7 +385,7 @@ mod tests {
 
     #[test]
     fn threads_that_use_and_close_the_same_handles() {
-        static TABLE: Table<Arc<u64>> = Table::new("number");
+        static TABLE: Table<Arc<u64>> = Table::new(Kind::Pipe);
         static IDS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
         let objects: Vec<Arc<u64>> = (0..4).map(Arc::new).collect();
         std::thread::scope(|scope| {

@@ -3,13 +3,13 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use datapipes::durable::log::{Log, LogFolder, LogOptions, LogReader};
+use datapipes::durable::log::{self, Log, LogFolder, LogOptions, LogReader};
 use datapipes::{Error, ErrorKind, Result};
 
 use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::{MACHINES, dp_machine};
 use crate::process_lock::ProcessLock;
 
@@ -31,7 +31,7 @@ pub struct dp_log_reader {
     pub id: u64,
 }
 
-static LOGS: Table<ProcessLock<Option<Arc<Log>>>> = Table::new("log");
+static LOGS: Table<ProcessLock<Option<Arc<Log>>>> = Table::new(Kind::Log);
 
 struct Reading {
     reader: LogReader,
@@ -39,7 +39,7 @@ struct Reading {
     last: Vec<u8>,
 }
 
-static READERS: Table<ProcessLock<Reading>> = Table::new("reader of a log");
+static READERS: Table<ProcessLock<Reading>> = Table::new(Kind::LogReader);
 
 /// The settings of a log. Set `size` to `sizeof(dp_log_options)` and the rest to zero, or pass NULL,
 /// for the defaults.
@@ -146,6 +146,42 @@ pub extern "C" fn dp_log_sync(log: dp_log) -> dp_error {
 #[unsafe(no_mangle)]
 pub extern "C" fn dp_log_release_before(log: dp_log, number: u64) -> dp_error {
     enter(|| open_log(log)?.release_before(number).map(|_| ()))
+}
+
+/// Copies what a log did as JSON, as `snprintf` does; `*len` becomes its whole length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_log_stats(log: dp_log, text: *mut c_char, capacity: usize, len: *mut usize) -> dp_error {
+    enter(|| {
+        arguments::check_optional(len, "len")?;
+        let shown = arguments::json(&open_log(log)?.stats())?;
+        // SAFETY: the header says what the pointers are.
+        unsafe { arguments::copy_text(&shown, text, capacity, len) };
+        Ok(())
+    })
+}
+
+/// Reads the whole log in a folder, and copies what is in it as JSON, as `snprintf` does: its records,
+/// whether its end is torn off, and what is damaged. `*len` becomes the whole length.
+///
+/// Errors: DP_NOT_FOUND where there is no log. Damage is no error: it is told.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_log_examine(
+    machine: dp_machine,
+    folder: *const c_char,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        arguments::check_optional(len, "len")?;
+        // SAFETY: the header says what the pointer is.
+        let folder = unsafe { arguments::path(folder, "folder")? };
+        let machine = MACHINES.get(machine.id)?;
+        let shown = arguments::json(&log::examine(&machine, &LogFolder::at(&machine, folder))?)?;
+        // SAFETY: as above.
+        unsafe { arguments::copy_text(&shown, text, capacity, len) };
+        Ok(())
+    })
 }
 
 /// Makes what was appended durable, and ends the log.

@@ -7,7 +7,7 @@ use datapipes::{Constraints, Error, ErrorKind, Machine, Result};
 use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::place::{PLACES, dp_place};
 
 /// The machine as it was discovered. It belongs to the caller, who closes it with
@@ -19,7 +19,7 @@ pub struct dp_machine {
     pub id: u64,
 }
 
-pub(crate) static MACHINES: Table<Machine> = Table::new("machine");
+pub(crate) static MACHINES: Table<Machine> = Table::new(Kind::Machine);
 
 /// Discovers the machine: its cores, caches, memories, and the primitives that it has.
 #[unsafe(no_mangle)]
@@ -223,6 +223,7 @@ pub unsafe extern "C" fn dp_explain(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let (source, target) = (PLACES.get(source.id)?, PLACES.get(target.id)?);
         // SAFETY: the header says what the pointers are.
         let constraints = unsafe { constraints_of(constraints)? };
@@ -243,6 +244,7 @@ pub unsafe extern "C" fn dp_machine_describe(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let machine = MACHINES.get(machine.id)?;
         let topology = machine.topology();
         // SAFETY: the header says what the pointers are.

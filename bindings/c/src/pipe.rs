@@ -1,13 +1,14 @@
 //! Pipes in the blocking flavor (CIDR'23, figure 6a).
 
 use std::ffi::c_char;
+use std::os::fd::AsRawFd;
 
 use datapipes::{Error, ErrorKind, Pipe, Result, Span, Transfer};
 
 use crate::arguments;
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::{MACHINES, constraints_of, dp_constraints, dp_machine};
 use crate::place::{PLACES, dp_place};
 use crate::process_lock::ProcessLock;
@@ -48,8 +49,8 @@ impl From<dp_span> for Span {
     }
 }
 
-static PIPES: Table<Pipe> = Table::new("pipe");
-static TRANSFERS: Table<ProcessLock<Option<Transfer>>> = Table::new("transfer");
+static PIPES: Table<Pipe> = Table::new(Kind::Pipe);
+static TRANSFERS: Table<ProcessLock<Option<Transfer>>> = Table::new(Kind::Transfer);
 
 /// Connects two places by the best route that this machine has and that meets the constraints.
 ///
@@ -99,6 +100,7 @@ pub unsafe extern "C" fn dp_pipe_transfer_all(
     bytes: *mut u64,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(bytes, "bytes")?;
         let pipe = PIPES.get(pipe.id)?;
         // SAFETY: the header says what the pointers are.
         let spans = unsafe { arguments::slice(spans, count, "spans")? };
@@ -177,6 +179,7 @@ pub unsafe extern "C" fn dp_pipe_route(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let pipe = PIPES.get(pipe.id)?;
         // SAFETY: the header says what the pointers are.
         unsafe { arguments::show(pipe.route(), format, text, capacity, len) }
@@ -194,9 +197,27 @@ pub unsafe extern "C" fn dp_pipe_report(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let report = PIPES.get(pipe.id)?.report();
+        let samples = || report.samples(&format!("pipe-{}", pipe.id));
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::show(&report, format, text, capacity, len) }
+        unsafe { arguments::report(&report, samples, format, (text, capacity, len)) }
+    })
+}
+
+/// Gives a descriptor that is readable (`poll`, `epoll`) when transfers that were started on the pipe
+/// may be done: then ask `dp_transfer_is_done` of each. It is the pipe's, and must neither be read nor
+/// closed; it ends with the pipe. Where the route has none, as copies between memories, which are
+/// complete when they are started, it becomes -1.
+///
+/// Errors: DP_FORKED in a child of the process that connected the pipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_pipe_event(pipe: dp_pipe, descriptor: *mut i32) -> dp_error {
+    enter(|| {
+        arguments::check(descriptor, "descriptor")?;
+        let event = PIPES.get(pipe.id)?.event()?.map_or(-1, |event| event.as_raw_fd());
+        // SAFETY: the header says what the pointer is.
+        unsafe { arguments::give(descriptor, "descriptor", event) }
     })
 }
 

@@ -14,7 +14,7 @@ use datapipes::{
 use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::{MACHINES, dp_machine};
 
 /// A place where bytes are. It belongs to the caller, who closes it with `dp_place_close`; pipes
@@ -75,7 +75,7 @@ impl Locator for Place {
     }
 }
 
-pub(crate) static PLACES: Table<Place> = Table::new("place");
+pub(crate) static PLACES: Table<Place> = Table::new(Kind::Place);
 
 /// Leases are only kept, until their handle is closed.
 enum Held {
@@ -84,7 +84,7 @@ enum Held {
 }
 
 /// The mutex makes a lease for writing usable from several threads; it is never locked.
-static LEASES: Table<Mutex<Held>> = Table::new("lease");
+static LEASES: Table<Mutex<Held>> = Table::new(Kind::Lease);
 
 fn wrong(operation: &'static str, wanted: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, operation, format!("the place is not {wanted}"))
@@ -191,10 +191,47 @@ pub unsafe extern "C" fn dp_dram_allocate_for(
     }
 }
 
+/// Makes memory of the `len` bytes at `offset` of a file without reading them: what the page cache has
+/// is used where it is. What is written to the memory stays there, and changes no file. If the file is
+/// truncated, its pages are gone: transfers, `dp_place_read` and `dp_place_write` return DP_DEVICE.
+/// The bytes are not leased, because others may change the file.
+///
+/// Errors: DP_INVALID_INPUT for a place that is no file, or 0 bytes; DP_OUT_OF_RANGE where the file ends
+/// before; DP_PERMISSION_DENIED for a file that is open for writing only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_dram_map_file(file: dp_place, offset: u64, len: u64, place: *mut dp_place) -> dp_error {
+    // SAFETY: the header says what the pointer is.
+    unsafe {
+        make(place, || {
+            let ssd = ssd_of(&*PLACES.get(file.id)?, "map")?;
+            Dram::map_file(&ssd, offset, len_of(len)?).map(Place::Dram)
+        })
+    }
+}
+
+/// Gives the share of a file that the page cache has, from 0 to 1.
+///
+/// Errors: DP_INVALID_INPUT for a place that is no file; DP_UNAVAILABLE where the kernel does not tell.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_ssd_cached_share(file: dp_place, share: *mut f64) -> dp_error {
+    enter(|| {
+        arguments::check(share, "share")?;
+        let ssd = ssd_of(&*PLACES.get(file.id)?, "look at")?;
+        let found = datapipes::cached_share(&ssd).ok_or_else(|| {
+            let why = format!("{}: the kernel does not tell what the page cache has", ssd.path().display());
+            Error::new(ErrorKind::Unavailable, "look at", why)
+        })?;
+        // SAFETY: the header says what the pointer is.
+        unsafe { arguments::give(share, "share", found) }
+    })
+}
+
 /// Takes `len` bytes of the caller's at `address` as a place. `release(user)`, if it is not NULL, is
 /// called once: when nothing of the library refers to the bytes any more, by whatever thread that
 /// is; or before this function returns, if it fails. Until then the bytes must stay valid, and
-/// nobody may access them while a lease or a transfer holds them.
+/// nobody may access them while a lease or a transfer holds them. They must not be those of a mapped
+/// file that may be cut off: the library does not know the file, and a copy from a page that is gone
+/// ends the process (SIGBUS). `dp_dram_map_file` and `dp_pmem_open` map files.
 ///
 /// Errors: DP_INVALID_INPUT for 0 bytes and NULL; DP_OUT_OF_RANGE for bytes beyond the addresses of
 /// a process.
@@ -480,16 +517,16 @@ pub unsafe extern "C" fn dp_staging_extent(place: dp_place, len: u64, offset: *m
     })
 }
 
-/// Gives an extent of a staging back.
+/// Gives an extent of a staging back, or a part of one.
 ///
-/// Errors: DP_INVALID_INPUT for a place that is no staging.
+/// Errors: DP_INVALID_INPUT for a place that is no staging, and for bytes of which some were given back
+/// already or never taken: then none are given back. DP_FORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn dp_staging_free(place: dp_place, offset: u64, len: u64) -> dp_error {
     enter(|| {
         let place = PLACES.get(place.id)?;
         let Place::Staging(staging) = &*place else { return Err(wrong("free an extent", "a staging")) };
-        staging.free(offset, len);
-        Ok(())
+        staging.free_taken(offset, len)
     })
 }
 
@@ -549,6 +586,7 @@ pub unsafe extern "C" fn dp_place_name(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let name = PLACES.get(place.id)?.endpoint().facts.name.clone();
         // SAFETY: the header says what the pointers are.
         unsafe { arguments::copy_text(&name, text, capacity, len) };

@@ -1,14 +1,16 @@
 //! Pipes in the asynchronous flavor: a runtime, futures and callbacks (CIDR'23, figure 6b).
 
 use std::ffi::{c_char, c_void};
+use std::fmt;
 
 use datapipes::runtime::RuntimeOptions;
 use datapipes::{ConnectOptions, Error, ErrorKind, Handle, PriorityClass, Result, Runtime, RuntimePipe, ServiceLevel};
+use serde::Serialize;
 
 use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::{MACHINES, Shared, constraints_of, dp_constraints, dp_machine};
 use crate::pipe::{dp_span, take};
 use crate::place::{PLACES, dp_place};
@@ -46,9 +48,9 @@ pub struct dp_future {
 /// library, and must neither throw nor jump out.
 pub type dp_callback = Option<unsafe extern "C" fn(user: *mut c_void, result: dp_error)>;
 
-pub(crate) static RUNTIMES: Table<Runtime> = Table::new("runtime");
-pub(crate) static RUNTIME_PIPES: Table<RuntimePipe> = Table::new("pipe of a runtime");
-static FUTURES: Table<ProcessLock<Option<Handle>>> = Table::new("future");
+pub(crate) static RUNTIMES: Table<Runtime> = Table::new(Kind::Runtime);
+pub(crate) static RUNTIME_PIPES: Table<RuntimePipe> = Table::new(Kind::RuntimePipe);
+static FUTURES: Table<ProcessLock<Option<Handle>>> = Table::new(Kind::Future);
 
 /// How a runtime works. Set `size` to `sizeof(dp_runtime_options)` and the rest to zero, or pass
 /// NULL, for the defaults.
@@ -355,6 +357,7 @@ pub unsafe extern "C" fn dp_runtime_pipe_route(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let pipe = RUNTIME_PIPES.get(pipe.id)?;
         // SAFETY: the header says what the pointers are.
         unsafe { arguments::show(pipe.route(), format, text, capacity, len) }
@@ -372,9 +375,11 @@ pub unsafe extern "C" fn dp_runtime_pipe_report(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let report = RUNTIME_PIPES.get(pipe.id)?.report();
+        let samples = || report.samples(&format!("runtime-pipe-{}", pipe.id));
         // SAFETY: the header says what the pointers are.
-        unsafe { arguments::show(&report, format, text, capacity, len) }
+        unsafe { arguments::report(&report, samples, format, (text, capacity, len)) }
     })
 }
 
@@ -384,6 +389,35 @@ pub unsafe extern "C" fn dp_runtime_pipe_report(
 #[unsafe(no_mangle)]
 pub extern "C" fn dp_runtime_pipe_close(pipe: dp_runtime_pipe) -> dp_error {
     enter(|| RUNTIME_PIPES.close(pipe.id))
+}
+
+/// Copies what a runtime did and is doing, as `snprintf` does; `*len` becomes the whole length.
+/// `format` is a `dp_format`; its text is the JSON in lines.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_runtime_report(
+    runtime: dp_runtime,
+    format: u32,
+    text: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> dp_error {
+    enter(|| {
+        arguments::check_optional(len, "len")?;
+        let report = InLines(RUNTIMES.get(runtime.id)?.report());
+        // SAFETY: the header says what the pointers are.
+        unsafe { arguments::report(&report, || report.0.samples(), format, (text, capacity, len)) }
+    })
+}
+
+/// A report that has no text of its own.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct InLines<T>(T);
+
+impl<T: Serialize> fmt::Display for InLines<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string_pretty(&self.0).map_err(|_| fmt::Error)?)
+    }
 }
 
 /// Waits until all transfers of a runtime so far are done.

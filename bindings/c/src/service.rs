@@ -11,7 +11,7 @@ use crate::arguments;
 use crate::descriptor::{PIPE_FDS, PipeDescriptor, dp_pipe_fd};
 use crate::door::enter;
 use crate::error::dp_error;
-use crate::handles::Table;
+use crate::handles::{Kind, Table};
 use crate::machine::dp_constraints;
 use crate::place::{PLACES, Place, dp_place, duplicate, len_of, make};
 use crate::runtime::{connect_options, dp_service};
@@ -26,7 +26,7 @@ pub struct dp_client {
     pub id: u64,
 }
 
-static CLIENTS: Table<Client> = Table::new("client");
+static CLIENTS: Table<Client> = Table::new(Kind::Client);
 
 /// Allocates memory that can be passed to the service: zeroed, on ordinary pages. In this process it
 /// is a place like any other, but other processes may change its bytes, so leases on it are refused:
@@ -140,6 +140,7 @@ pub unsafe extern "C" fn dp_client_status(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         let shown = arguments::json(&CLIENTS.get(client.id)?.status()?)?;
         // SAFETY: the header says what the pointers are.
         unsafe { arguments::copy_text(&shown, text, capacity, len) };

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use datapipes::sort::text::{KeySpec, Modifiers, TextOptions};
-use datapipes::sort::{Input, NumberKind, Output, RecordFormat, SortJob, sort, sort_telling};
+use datapipes::sort::{Input, MIN_MEMORY, NumberKind, Output, RecordFormat, SortJob, sort, sort_telling};
 use datapipes::{Error, ErrorKind, Result, StagePlace};
 
 use crate::arguments::{self, Field, Options, fields};
@@ -72,7 +72,8 @@ pub struct dp_sort_options {
     pub zero_terminated: u32,
     /// Threads; 0 for one a core.
     pub threads: u32,
-    /// All the memory that the sort may use, in bytes; 0 for half of what is available.
+    /// All the memory that the sort may use, in bytes, at least 16 MiB; 0 for half of what is
+    /// available.
     pub memory_bytes: u64,
     /// Places for what does not fit the memory, such as "/fast,/large:100G"; NULL for the output's
     /// folder.
@@ -189,6 +190,7 @@ pub unsafe extern "C" fn dp_sort(
     len: *mut usize,
 ) -> dp_error {
     enter(|| {
+        arguments::check_optional(len, "len")?;
         // SAFETY: the header says what the pointers are.
         let (asked, paths, output) = unsafe {
             let asked = arguments::options(options, "options")?;
@@ -196,6 +198,11 @@ pub unsafe extern "C" fn dp_sort(
         };
         if paths.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "sort", "no inputs"));
+        }
+        let memory = asked.memory_bytes;
+        if memory != 0 && !(MIN_MEMORY..=i64::MAX as u64).contains(&memory) {
+            let why = format!("memory_bytes is {memory}; a sort uses at least {MIN_MEMORY}");
+            return Err(Error::new(ErrorKind::InvalidInput, "sort", why));
         }
         let machine = MACHINES.get(machine.id)?.clone();
         let mut opened = Vec::with_capacity(paths.len());
@@ -210,6 +217,13 @@ pub unsafe extern "C" fn dp_sort(
             // SAFETY: as above.
             false => Some(StagePlace::parse_list(unsafe { arguments::text(asked.spill, "spill")? })?),
         };
+        // They may never be used, and then a wrong one would be found out another day.
+        for folder in spill.iter().flatten().filter_map(StagePlace::as_folder) {
+            if !folder.is_dir() {
+                let why = format!("spill: {} is not a folder", folder.display());
+                return Err(Error::new(ErrorKind::NotFound, "sort", why));
+            }
+        }
         // The output comes last: opening a named pipe is seen by its reader.
         let mut job = SortJob::between(&machine, format, opened, Output::to(output)?).unique(asked.unique != 0);
         if asked.memory_bytes != 0 {

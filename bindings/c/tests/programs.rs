@@ -30,6 +30,14 @@ fn the_flavors_in_c() {
 }
 
 #[test]
+fn surroundings_in_c() {
+    if has("cc", "surroundings_in_c") {
+        run(&C, "surroundings.c");
+        run(&Build { flags: SANITIZERS, ..C }, "surroundings.c");
+    }
+}
+
+#[test]
 fn the_products_in_c_with_the_static_library() {
     if has("cc", "the_products_in_c_with_the_static_library") {
         run(&Build { is_static: true, ..C }, "products.c");

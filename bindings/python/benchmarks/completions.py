@@ -8,6 +8,7 @@ Two builds are compared by calling this in turns with each of them in PYTHONPATH
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import random
 import resource
@@ -53,9 +54,25 @@ def main() -> None:
 
         await asyncio.gather(*(task(offsets[i::tasks]) for i in range(tasks)))
 
+    async def in_threads() -> None:
+        for at in offsets:
+            await asyncio.to_thread(os.preadv, descriptor, [target], at)
+
+    async def by_aiofiles() -> None:
+        import aiofiles
+
+        async with aiofiles.open(path, "rb", buffering=0) as other:
+            for at in offsets:
+                await other.seek(at)
+                await other.readinto(target)
+
     print("os.preadv", timed(lambda: [os.preadv(descriptor, [target], at) for at in offsets]))
     print("File.pread, result", timed(lambda: [file.pread(target, at).result() for at in offsets]))
     print("await File.pread_async", timed(lambda: asyncio.run(all_tasks())))
+    if tasks == 1:
+        print("await asyncio.to_thread(os.preadv)", timed(lambda: asyncio.run(in_threads())))
+        if importlib.util.find_spec("aiofiles"):
+            print("await aiofiles", timed(lambda: asyncio.run(by_aiofiles())))
 
 
 main()

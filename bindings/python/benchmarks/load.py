@@ -23,9 +23,23 @@ from pathlib import Path
 HERE = {
     "datapipes": "import datapipes as dp; call = lambda p: dp.load_file(p)",
     "datapipes, torch": "import datapipes as dp, datapipes.torch; call = lambda p: dp.load_file(p, framework='torch')",
+    "datapipes, mapped=False": "import datapipes as dp; call = lambda p: dp.load_file(p, mapped=False)",
+    "datapipes, File.read": """
+import datapipes as dp, numpy as np
+def call(p):
+    with dp.open(p) as file:
+        return np.asarray(file.read())
+""",
     "safetensors.numpy": "from safetensors.numpy import load_file; call = lambda p: load_file(p)",
     "safetensors.torch": "from safetensors.torch import load_file; call = lambda p: load_file(p)",
     "numpy.fromfile": "import numpy as np; call = lambda p: np.fromfile(p, np.uint8)",
+    "mmap, MAP_POPULATE": """
+import mmap, numpy as np
+def call(p):
+    with open(p, "rb") as file:
+        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0x8000)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ), np.uint8)
+""",
     "numpy.memmap, copied": "import numpy as np; call = lambda p: np.array(np.memmap(p, np.uint8, 'r'))",
     "runai-model-streamer": """
 from runai_model_streamer import SafetensorsStreamer
@@ -54,7 +68,10 @@ def call(p):
 """,
     "nixl, POSIX": """
 import os, numpy as np
-from nixl._api import nixl_agent, nixl_agent_config
+try:
+    from nixl._api import nixl_agent, nixl_agent_config
+except ImportError:
+    from nixl_cu12._api import nixl_agent, nixl_agent_config
 agent = nixl_agent("a", nixl_agent_config(backends=[]))
 agent.create_backend("POSIX")
 def call(p):

@@ -20,24 +20,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapipes::locks::Mutex;
-use datapipes::memory::Region;
+use datapipes::memory::{Access, RawLease, Region};
 use datapipes::process::OwningProcess;
-use datapipes::{Dram, Lease, LeaseMut, MapOptions, Result};
+use datapipes::{Dram, MapOptions, Result};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::errors::{attached, detached, invalid};
+use crate::watched;
 
 /// Memory of more bytes than this is returned without the interpreter's lock.
 const MUCH: usize = 1 << 20;
-
-/// The right that views have.
-#[allow(dead_code)] // A lease is held, not looked at.
-enum ViewLease {
-    Read(Lease),
-    Write(LeaseMut),
-}
 
 /// A part of the memory of a home, by its first byte and its length.
 #[derive(Clone, Copy)]
@@ -52,9 +46,10 @@ impl Part {
         if self.at == 0 && self.len == whole.len() { Ok(whole.clone()) } else { whole.range(self.at, self.len) }
     }
 
-    fn lease(self, whole: &Dram) -> Result<ViewLease> {
-        let place = self.of(whole)?;
-        if self.readonly { place.lease().map(ViewLease::Read) } else { place.lease_mut().map(ViewLease::Write) }
+    /// The right that views have. Python has the address only, so bytes that a file shows are leased
+    /// like others.
+    fn lease(self, whole: &Dram) -> Result<RawLease> {
+        self.of(whole)?.memory().raw_lease(if self.readonly { Access::Read } else { Access::Write })
     }
 }
 
@@ -63,7 +58,7 @@ struct Views {
     count: usize,
     part: Part,
     #[allow(dead_code)] // It is held, not looked at.
-    lease: ViewLease,
+    lease: RawLease,
 }
 
 /// The memory of a Buffer and of its parts, as a place of this process.
@@ -87,7 +82,13 @@ impl Here {
         // SAFETY: the keeper keeps the mapping. The bytes are a copy, and of the threads that held
         // leases of the parent's place none is in this process. The leases of views, which do go on
         // here, are made anew below, before anybody gets the new place.
-        let region = unsafe { Region::foreign(start, len, Box::new(parents.clone())) };
+        // Pages of a file that were not written show what others write to it, so they are shared.
+        let region = unsafe {
+            match memory.region().is_shared() {
+                true => Region::shared(start, len, Box::new(parents.clone())),
+                false => Region::foreign(start, len, Box::new(parents.clone())),
+            }
+        };
         let own = Dram::over(region.range(0, len)?);
         for views in self.views.values_mut() {
             views.lease = views.part.lease(&own)?;
@@ -194,6 +195,10 @@ impl Buffer {
 
 /// Allocates memory; an empty range of a byte for a length of 0.
 pub(crate) fn allocate(len: usize, prefault: bool) -> Result<Dram> {
+    if len > isize::MAX as usize {
+        let why = format!("{len} bytes: more than a process can address");
+        return Err(datapipes::Error::new(datapipes::ErrorKind::OutOfMemory, "allocate", why));
+    }
     let place = Dram::allocate_with(len.max(1), MapOptions::default().prefault(prefault))?;
     if len == 0 { place.range(0, 0) } else { Ok(place) }
 }
@@ -300,7 +305,14 @@ impl Buffer {
         }
         // Making an exception, or filling the view, may collect garbage: views of this Buffer, too.
         // So no lock is held meanwhile.
-        let start = attached(py, || this.home.begin_view(this.number, this.part))?;
+        let begin = || this.home.begin_view(this.number, this.part);
+        let start = attached(py, || {
+            begin().or_else(|refused| {
+                // By a read that is done, perhaps, of a loop that is not running.
+                watched::poll_all();
+                begin().map_err(|_| refused)
+            })
+        })?;
         let len = this.part.len as ffi::Py_ssize_t;
         let readonly = c_int::from(this.part.readonly);
         // SAFETY: the address and the length are those of the leased bytes. They stay valid while

@@ -6,18 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes::locks::Mutex;
-use datapipes::{Dram, Error, ErrorKind, Result, Span, Ssd};
+use datapipes::{Counters, Dram, Error, ErrorKind, Result, Span, Ssd};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
+use crate::at_once;
 use crate::buffer::{Buffer, allocate};
 use crate::errors::{detached_at, invalid, json, to_py_at};
 use crate::foreign::{Bytes, Use};
 use crate::gguf;
-use crate::header::{self, Tensor};
+use crate::header::{self, Tensor, Texts};
 use crate::machine;
-use crate::opened::{Moved, Opened, available, constraints, note};
-use crate::pending::{self, Notifier, Pending};
+use crate::notifier::Notifier;
+use crate::opened::{Moved, Opened, available, check_memory, constraints, note};
+use crate::pending::{self, Pending};
 use crate::shared;
 use crate::short::{self, AT_ONCE, SHORT};
 
@@ -32,7 +34,8 @@ pub(crate) struct File {
 }
 
 /// Reads from the file into memory of at least as many bytes.
-fn read_into(ssd: &Ssd, offset: u64, target: &Dram, len: u64) -> Result<Moved> {
+fn read_into(opened: &Opened, offset: u64, target: &Dram, len: u64) -> Result<Moved> {
+    let ssd = &opened.ssd;
     let mut moved = Moved::new();
     if len == 0 {
         return Ok(moved);
@@ -42,9 +45,13 @@ fn read_into(ssd: &Ssd, offset: u64, target: &Dram, len: u64) -> Result<Moved> {
         moved.insert("pread", short::counters(len));
         return Ok(moved);
     }
-    if len <= AT_ONCE && short::read_cached(ssd, offset, &target.range(0, len as usize)?)? {
-        moved.insert("pread-cached", short::counters(len));
-        return Ok(moved);
+    if len <= AT_ONCE && opened.may_be_cached(offset, len) {
+        let hit = short::read_cached(ssd, offset, &target.range(0, len as usize)?)?;
+        opened.note_cached(hit);
+        if hit {
+            moved.insert("pread-cached", short::counters(len));
+            return Ok(moved);
+        }
     }
     let pipe = machine().connect_with(ssd, target, &constraints(len))?;
     let workers = shared::workers(&pipe, len);
@@ -218,16 +225,48 @@ impl File {
         Ok(Buffer::over(detached_at(py, &self.path, || place_for(ssd, offset, len, prefault))?))
     }
 
+    /// Memory whose pages are those of the file until they are written: nothing is read or copied.
+    /// The file must not be truncated while it is used.
+    #[pyo3(signature = (offset, len))]
+    fn map(&self, py: Python<'_>, offset: u64, len: usize) -> PyResult<Buffer> {
+        let opened = self.opened(py, "map")?;
+        let ssd = &opened.ssd;
+        let place = detached_at(py, &self.path, || {
+            if len == 0 {
+                return allocate(0, false);
+            }
+            let place = Dram::map_file(ssd, offset, len)?;
+            // All at once is quicker than page by page. Where a page is gone or there is no memory for
+            // tables, whoever touches it learns that.
+            let _ = place.memory().prefault();
+            Ok(place)
+        })?;
+        let counters = Counters::default().transfers(1).bytes(len as u64).cached_bytes(len as u64);
+        self.add(Moved::from([("mapped", counters)]));
+        Ok(Buffer::over(place))
+    }
+
+    /// The share of the file that the page cache has, from 0 to 1, or None where it is not known.
+    fn cached_share(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let opened = self.opened(py, "look at")?;
+        detached_at(py, &self.path, || Ok(datapipes::cached_share(&opened.ssd)))
+    }
+
     /// Fills `buffer` from `offset`. Returns the number of bytes, fewer at the file's end.
     #[pyo3(signature = (buffer, offset = 0))]
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<u64> {
         let opened = self.opened(py, "read")?;
+        if let Some(len) = at_once::read(py, &opened, offset, buffer)? {
+            let primitive = if len as u64 <= SHORT { "pread" } else { "pread-cached" };
+            self.moved.lock().entry(primitive).or_default().add(&short::counters(len as u64));
+            return Ok(len as u64);
+        }
         let ssd = &opened.ssd;
         let bytes = Bytes::of(buffer, Use::Write, "read")?;
         let Some(target) = bytes.place() else { return Ok(0) };
         let (len, moved) = detached_at(py, &self.path, || {
             let len = available(ssd, offset, target.len() as u64)?;
-            Ok((len, read_into(ssd, offset, target, len)?))
+            Ok((len, read_into(&opened, offset, target, len)?))
         })?;
         self.add(moved);
         Ok(len)
@@ -243,7 +282,7 @@ impl File {
             let len = available(ssd, offset, len.unwrap_or(u64::MAX))?;
             // The device writes the pages first: touching them before would cost a pass.
             let place = place_for(ssd, offset, to_usize(len)?, false)?;
-            let moved = read_into(ssd, offset, &place, len)?;
+            let moved = read_into(&opened, offset, &place, len)?;
             Ok((place, moved))
         })?;
         self.add(moved);
@@ -318,24 +357,28 @@ impl File {
     /// Starts to fill `buffer` from `offset`. The result is the number of bytes.
     #[pyo3(signature = (buffer, offset = 0))]
     fn pread(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<Pending> {
-        self.start(py, buffer, offset, None)
+        let opened = self.opened(py, "read")?;
+        if let Some(len) = at_once::read(py, &opened, offset, buffer)? {
+            return Ok(Pending::done_at_once(len as u64, &opened));
+        }
+        let bytes = Bytes::of(buffer, Use::Write, "read")?;
+        pending::start(py, &opened, offset, bytes, None)
     }
 
-    /// As `pread`; `notifier` becomes readable when it is done. Where it is done at once, the result
-    /// is the number of bytes itself.
+    /// Fills `buffer` from `offset` if the page cache has the bytes, and they are not too many.
+    /// Returns their number, or None: then the bytes of `buffer` may be old or new.
+    #[pyo3(signature = (buffer, offset))]
+    fn _at_once(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<Option<usize>> {
+        let opened = self.opened(py, "read")?;
+        at_once::read(py, &opened, offset, buffer)
+    }
+
+    /// As `pread`, of what was not read at once; `notifier` becomes readable when it is done.
     #[pyo3(signature = (buffer, offset, notifier))]
-    fn _start<'py>(
-        &self,
-        py: Python<'py>,
-        buffer: &Bound<'py, PyAny>,
-        offset: u64,
-        notifier: &Notifier,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let pending = self.start(py, buffer, offset, Some(notifier))?;
-        match pending.len_at_once() {
-            Some(len) => Ok(len.into_pyobject(py)?.into_any()),
-            None => Ok(Bound::new(py, pending)?.into_any()),
-        }
+    fn _start(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64, notifier: &Notifier) -> PyResult<Pending> {
+        let opened = self.opened(py, "read")?;
+        let bytes = Bytes::of(buffer, Use::Write, "read")?;
+        pending::start(py, &opened, offset, bytes, Some(notifier))
     }
 
     /// Returns when everything written would survive a power failure.
@@ -353,13 +396,18 @@ impl File {
     }
 
     /// The tensors of a safetensors file, with a header of `len` bytes: (name, type, shape, begin,
-    /// end), in the order of their bytes.
-    fn _tensors(&self, py: Python<'_>, len: u64, payload: u64, sizes: HashMap<String, u64>) -> PyResult<Vec<Tensor>> {
+    /// end), in the order of their bytes; and the texts about the file.
+    fn _tensors(
+        &self,
+        py: Python<'_>,
+        len: u64,
+        payload: u64,
+        sizes: HashMap<String, u64>,
+    ) -> PyResult<(Vec<Tensor>, Texts)> {
         let opened = self.opened(py, "load")?;
-        let ssd = &opened.ssd;
         let (tensors, moved) = detached_at(py, &self.path, || {
             let place = allocate(to_usize(len)?, false)?;
-            let moved = read_into(ssd, 8, &place, len)?;
+            let moved = read_into(&opened, 8, &place, len)?;
             let text = place.lease()?;
             Ok((header::parse(&text, payload, &sizes, &self.path.display().to_string())?, moved))
         })?;
@@ -371,13 +419,12 @@ impl File {
     /// order of their bytes, and the offset from which these are counted.
     fn _gguf<'py>(&self, py: Python<'py>, size: u64) -> PyResult<(Bound<'py, PyDict>, Vec<gguf::Tensor>, u64)> {
         let opened = self.opened(py, "load")?;
-        let ssd = &opened.ssd;
         let (header, moved) = detached_at(py, &self.path, || {
             let (mut part, mut all) = (FIRST_PART, Moved::new());
             loop {
                 let len = size.min(part).min(gguf::MAX_HEADER);
                 let place = allocate(to_usize(len)?, false)?;
-                add(&mut all, &read_into(ssd, 0, &place, len)?);
+                add(&mut all, &read_into(&opened, 0, &place, len)?);
                 let text = place.lease()?;
                 match gguf::parse(&text, size, &self.path.display().to_string())? {
                     gguf::Read::Header(header) => return Ok((header, all)),
@@ -402,26 +449,13 @@ impl File {
     }
 }
 
-impl File {
-    fn start(
-        &self,
-        py: Python<'_>,
-        buffer: &Bound<'_, PyAny>,
-        offset: u64,
-        notifier: Option<&Notifier>,
-    ) -> PyResult<Pending> {
-        let opened = self.opened(py, "read")?;
-        let bytes = Bytes::of(buffer, Use::Write, "read")?;
-        pending::start(py, &opened, offset, bytes, notifier)
-    }
-}
-
 fn to_usize(len: u64) -> Result<usize> {
     usize::try_from(len).map_err(|_| Error::new(ErrorKind::OutOfMemory, "allocate", format!("{len} bytes")))
 }
 
 /// Memory placed for a part of the file.
 fn place_for(ssd: &Ssd, offset: u64, len: usize, prefault: bool) -> Result<Dram> {
+    check_memory(len as u64)?;
     match len {
         0 => allocate(0, false),
         _ => Dram::allocate_for_with(ssd, offset, len, datapipes::MapOptions::default().prefault(prefault)),

@@ -39,18 +39,27 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Whether the last reference to a region was dropped.
 #[derive(Default)]
 struct Gone {
-    is_gone: Mutex<bool>,
+    state: Mutex<GoneState>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct GoneState {
+    is_gone: bool,
+    /// Threads that wait for it: waking nobody costs a system call, too.
+    waiting: usize,
 }
 
 impl Gone {
     fn is_set(&self) -> bool {
-        *self.is_gone.lock()
+        self.state.lock().is_gone
     }
 
     fn wait(&self) {
-        let is_gone = self.is_gone.lock();
-        drop(self.changed.wait_timeout_while(is_gone, PATIENCE, |is_gone| !*is_gone));
+        let mut state = self.state.lock();
+        state.waiting += 1;
+        let mut state = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.is_gone).0;
+        state.waiting -= 1;
     }
 }
 
@@ -59,8 +68,11 @@ struct Keeper(Arc<Gone>);
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        *self.0.is_gone.lock() = true;
-        self.0.changed.notify_all();
+        let mut state = self.0.state.lock();
+        state.is_gone = true;
+        if state.waiting > 0 {
+            self.0.changed.notify_all();
+        }
     }
 }
 

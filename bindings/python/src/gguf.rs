@@ -9,6 +9,7 @@
 
 use std::collections::HashSet;
 
+use crate::header::check_memory;
 use datapipes::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -115,6 +116,7 @@ type Checked<T> = std::result::Result<T, Wrong>;
 /// `Corrupt` where it is no header of the format, or where tensors do not lie in the file.
 /// `Unsupported` for another version, another order of bytes, and types of tensors that are not known.
 pub(crate) fn parse(bytes: &[u8], size: u64, file: &str) -> Result<Read> {
+    check_memory(bytes.len(), file)?;
     let fail = |kind, why: String| Error::new(kind, "load", format!("{file}: {why}"));
     match (Reader { bytes, at: 0, size }).header() {
         Ok(header) => Ok(Read::Header(header)),

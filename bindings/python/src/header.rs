@@ -3,31 +3,64 @@
 //! It is not trusted. What is read into memory is only what a tensor may have, so a header costs no
 //! more than the tensors that it describes. All is checked before Python makes an object of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use datapipes::{Error, ErrorKind, Result};
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+/// What is made of a header takes up to so many times its bytes. Where that much memory cannot be had,
+/// it is not begun.
+const SPREAD: usize = 8;
+
+/// Types of numbers that the format has, and that no array has.
+const KNOWN: [&str; 3] = ["F4", "F6_E2M3", "F6_E3M2"];
 
 /// The most dimensions of a tensor: those of NumPy.
 const MAX_DIMENSIONS: usize = 64;
 
+/// The texts about a file, by their names (`__metadata__`).
+pub(crate) type Texts = BTreeMap<String, String>;
+
 /// A tensor: its name, the name of its type, its shape, and where its bytes begin and end.
 pub(crate) type Tensor = (String, String, Vec<u64>, u64, u64);
 
+/// Fails where there is no memory for what a header of `len` bytes describes: the parsers that follow
+/// would end the process.
+pub(crate) fn check_memory(len: usize, file: &str) -> Result<()> {
+    let mut room = Vec::<u8>::new();
+    room.try_reserve_exact(len.saturating_mul(SPREAD)).map_err(|_| {
+        Error::new(ErrorKind::OutOfMemory, "load", format!("{file}: there is no memory for a header of {len} bytes"))
+    })
+}
+
 /// Reads the header of a file that has `payload` bytes after it. Returns the tensors in the order of
-/// their bytes. `sizes` are the bytes of a number by the names of types.
+/// their bytes, and the texts about the file. `sizes` are the bytes of a number by the names of types.
 ///
 /// # Errors
 /// `Corrupt` where it is no table of tensors, or where they are not exactly the payload.
-pub(crate) fn parse(text: &[u8], payload: u64, sizes: &HashMap<String, u64>, file: &str) -> Result<Vec<Tensor>> {
+pub(crate) fn parse(
+    text: &[u8],
+    payload: u64,
+    sizes: &HashMap<String, u64>,
+    file: &str,
+) -> Result<(Vec<Tensor>, Texts)> {
+    check_memory(text.len(), file)?;
     let corrupt = |(why, offset): (String, u64)| {
         Error::new(ErrorKind::Corrupt, "load", format!("{file}: {why}")).with_offset(offset)
     };
     let header = serde_json::from_slice::<Header>(text);
     let header = header.map_err(|why| corrupt((format!("the header is no table of tensors: {why}"), FIRST)))?;
-    let mut tensors = header.0;
-    let mut names = HashSet::with_capacity(tensors.len());
+    let Header(mut tensors, texts) = header;
+    if let Some((name, kind, ..)) = tensors.iter().find(|tensor| KNOWN.contains(&tensor.1.as_str())) {
+        let why = format!("{file}: tensor {name:?} is {kind}, which no array is");
+        return Err(Error::new(ErrorKind::Unsupported, "load", why));
+    }
+    let mut names = HashSet::new();
+    if names.try_reserve(tensors.len()).is_err() {
+        let why = format!("{file}: the names of {} tensors", tensors.len());
+        return Err(Error::new(ErrorKind::OutOfMemory, "load", why));
+    }
     for tensor in &tensors {
         check(tensor, payload, sizes).map_err(|why| corrupt((why, FIRST)))?;
         if !names.insert(tensor.0.as_str()) {
@@ -37,7 +70,7 @@ pub(crate) fn parse(text: &[u8], payload: u64, sizes: &HashMap<String, u64>, fil
     drop(names);
     tensors.sort_by_key(|tensor| (tensor.3, tensor.4));
     check_order(&tensors, text.len() as u64, payload).map_err(corrupt)?;
-    Ok(tensors)
+    Ok((tensors, texts))
 }
 
 /// The offset of the header in its file.
@@ -84,7 +117,7 @@ fn check_order(tensors: &[Tensor], header: u64, payload: u64) -> std::result::Re
     Ok(())
 }
 
-struct Header(Vec<Tensor>);
+struct Header(Vec<Tensor>, Texts);
 
 impl<'de> Deserialize<'de> for Header {
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Header, D::Error> {
@@ -102,19 +135,16 @@ impl<'de> Visitor<'de> for Tensors {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Header, A::Error> {
-        let (mut tensors, mut has_metadata) = (Vec::new(), false);
+        let (mut tensors, mut texts) = (Vec::new(), None);
         while let Some(name) = map.next_key::<String>()? {
             if name != "__metadata__" {
                 let entry: Entry = map.next_value()?;
                 tensors.push((name, entry.kind, entry.shape, entry.offsets.0, entry.offsets.1));
-            } else if std::mem::replace(&mut has_metadata, true) {
+            } else if texts.replace(map.next_value::<Texts>()?).is_some() {
                 return Err(A::Error::duplicate_field("__metadata__"));
-            } else {
-                // Nobody asks for it, so none of it is kept.
-                map.next_value::<IgnoredAny>()?;
             }
         }
-        Ok(Header(tensors))
+        Ok(Header(tensors, texts.unwrap_or_default()))
     }
 }
 

@@ -15,15 +15,21 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use datapipes::locks::Mutex;
 use datapipes::memory::{Access, RawLease};
 use datapipes::process::OwningProcess;
 use datapipes::{ConnectOptions, Constraints, Dram, Error, MapOptions, Result, Runtime, RuntimePipe, Span, Ssd};
 
+use crate::notifier::Told;
+use crate::watched::WatchedPipe;
+
 /// Slots by their size: the longest read that they serve, and their number.
 const SIZES: [(u64, usize); 2] = [(64 << 10, 32), (1 << 20, 8)];
+
+/// A loop, and the pipe that it watches, if there can be one.
+type Watched = (Weak<Told>, Option<Arc<WatchedPipe>>);
 
 /// What is called with the result of a read.
 pub(crate) type Finish = Box<dyn FnOnce(Result<()>) + Send>;
@@ -32,12 +38,14 @@ pub(crate) type Finish = Box<dyn FnOnce(Result<()>) + Send>;
 pub(crate) struct KeptPipes {
     /// By size. Locked only by holders of the interpreter's lock.
     staged: Mutex<[Option<Arc<Staged>>; SIZES.len()]>,
+    /// For each loop that awaited a read: its pipe, if there can be one. Locked likewise.
+    watched: Mutex<Vec<Watched>>,
     owner: OwningProcess,
 }
 
 impl Default for KeptPipes {
     fn default() -> KeptPipes {
-        KeptPipes { staged: Mutex::default(), owner: OwningProcess::here() }
+        KeptPipes { staged: Mutex::default(), watched: Mutex::default(), owner: OwningProcess::here() }
     }
 }
 
@@ -56,6 +64,24 @@ impl KeptPipes {
     pub(crate) fn keep(&self, size: usize, made: Arc<Staged>) -> Arc<Staged> {
         self.staged.lock()[size].get_or_insert(made).clone()
     }
+
+    /// Returns what is known of the pipe that a loop watches: `Some(None)` where there can be none.
+    pub(crate) fn watched_by(&self, told: &Arc<Told>) -> Option<Option<Arc<WatchedPipe>>> {
+        let watched = self.watched.lock();
+        watched.iter().find(|(known, _)| known.as_ptr() == Arc::as_ptr(told)).map(|(_, pipe)| pipe.clone())
+    }
+
+    /// Keeps the pipe of a loop as long as the loop is there, and returns it.
+    pub(crate) fn keep_watched(&self, told: &Arc<Told>, made: Option<Arc<WatchedPipe>>) -> Option<Arc<WatchedPipe>> {
+        let gone: Vec<_> = {
+            let mut watched = self.watched.lock();
+            let gone = watched.extract_if(.., |(known, _)| known.strong_count() == 0).collect();
+            watched.push((Arc::downgrade(told), made.clone()));
+            gone
+        };
+        drop(gone);
+        made
+    }
 }
 
 impl Drop for KeptPipes {
@@ -63,6 +89,7 @@ impl Drop for KeptPipes {
         if !self.owner.is_here() {
             // They are the parent's.
             std::mem::forget(std::mem::take(&mut *self.staged.lock()));
+            std::mem::forget(std::mem::take(&mut *self.watched.lock()));
         }
     }
 }

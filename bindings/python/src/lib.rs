@@ -10,18 +10,22 @@
 //! | `opened` | a file as one process opened it, with its kept pipes |
 //! | `file` | files |
 //! | `header`, `gguf` | the headers of safetensors and of GGUF files |
+//! | `at_once` | reads of what the page cache has, without a transfer |
 //! | `short` | a few bytes of a file, by one system call |
 //! | `shared` | long reads of bytes that the page cache has, by several cores |
 //! | `pipe` | pipes that the caller keeps |
 //! | `pending` | transfers that were started |
+//! | `notifier` | their completions, for event loops |
 //! | `kept` | pipes that a file keeps for them |
+//! | `watched` | a pipe that an event loop watches itself |
 //! | `rows` | rows of a table, through the cache |
 //! | `sort`, `checkpoint`, `log` | the products |
 //!
-//! Unsafe code is in `view`, `foreign`, `buffer`, `short`, `kept`, `rows`, `checkpoint` and `log`,
+//! Unsafe code is in `view`, `foreign`, `buffer`, `at_once`, `short`, `kept`, `watched`, `rows`, `checkpoint` and `log`,
 //! which begin with what they guarantee.
 #![deny(unsafe_code)]
 
+mod at_once;
 mod buffer;
 mod checkpoint;
 mod errors;
@@ -31,6 +35,7 @@ mod gguf;
 mod header;
 mod kept;
 mod log;
+mod notifier;
 mod opened;
 mod pending;
 mod pipe;
@@ -39,6 +44,7 @@ mod shared;
 mod short;
 mod sort;
 mod view;
+mod watched;
 
 use std::sync::OnceLock;
 
@@ -119,7 +125,7 @@ fn _datapipes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<File>()?;
     module.add_class::<pipe::PyPipe>()?;
     module.add_class::<pending::Pending>()?;
-    module.add_class::<pending::Notifier>()?;
+    module.add_class::<notifier::Notifier>()?;
     module.add_class::<rows::RowReader>()?;
     module.add_class::<log::Log>()?;
     module.add_class::<log::LogReader>()?;

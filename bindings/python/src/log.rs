@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use datapipes::durable::log::{self, LogFolder, LogOptions};
 use datapipes::locks::Mutex;
+use datapipes::memory::guarded;
 use datapipes::process::OwningProcess;
 use datapipes::{Error, ErrorKind};
 use pyo3::prelude::*;
@@ -45,18 +46,31 @@ impl Log {
 }
 
 /// The bytes of a record. They are copied: another thread may change an array while it is written.
-fn record_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+fn record_of(py: Python<'_>, log: &log::Log, object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let buffer = raw(object, Use::Read, "append")?;
-    let mut record = Vec::with_capacity(buffer.len());
-    if let Some(start) = buffer.start() {
-        // SAFETY: the exporter keeps the bytes where they are while `buffer` lives, and they lie
-        // side by side (`raw` checked it). The vector has room for them, and they are bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(start.as_ptr(), record.as_mut_ptr(), buffer.len());
-            record.set_len(buffer.len());
-        }
+    let (len, most) = (buffer.len(), log.record_limit());
+    if len > most {
+        return Err(invalid(py, "append", format!("a record of {len} bytes; this log takes at most {most}")));
     }
-    Ok(record)
+    attached(py, || {
+        let mut record = Vec::new();
+        let no_memory = |_| Error::new(ErrorKind::OutOfMemory, "append", format!("{len} bytes for a record"));
+        record.try_reserve_exact(len).map_err(no_memory)?;
+        let Some(start) = buffer.start() else { return Ok(record) };
+        guarded::install()?;
+        // SAFETY: the exporter keeps the bytes where they are while `buffer` lives, and they lie side
+        // by side (`raw` checked it). Where they are those of a mapped file, pages may be missing. The
+        // vector has room for them.
+        let copied = unsafe { guarded::copy(start.as_ptr(), record.as_mut_ptr(), len) };
+        copied.map_err(|gone| {
+            let (why, advice) = gone.reason();
+            let why = format!("a page of the record is gone: {why}");
+            Error::new(ErrorKind::Device, "append", why).with_bytes_done(gone.done as u64).with_advice(advice)
+        })?;
+        // SAFETY: all of them were written.
+        unsafe { record.set_len(len) };
+        Ok(record)
+    })
 }
 
 #[pymethods]
@@ -79,7 +93,7 @@ impl Log {
     /// `sync`, or with a later record of `append_durable`.
     fn append(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<u64> {
         let log = self.opened(py, "append")?;
-        let record = record_of(record)?;
+        let record = record_of(py, &log, record)?;
         detached_at(py, &self.path, || Ok(log.append(&record)?.number()))
     }
 
@@ -87,7 +101,7 @@ impl Log {
     /// one write.
     fn append_durable(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<u64> {
         let log = self.opened(py, "append")?;
-        let record = record_of(record)?;
+        let record = record_of(py, &log, record)?;
         detached_at(py, &self.path, || log.append_durable(&record))
     }
 

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! thread of the runtime:  outcome into `Op`, wake its waiters, number into the notifier, eventfd
-//! thread of Python:       result(), or the loop's reader of the eventfd
+//! thread of Python:       result(), or the loop's reader of the notifier
 //! ```
+//!
+//! A loop that has nothing else under way at a file watches the ring itself (`watched`).
 //!
 //! Threads of the runtime never call Python and never wait for its lock. So a transfer in flight
 //! cannot hang an interpreter that ends, and nothing of Python is dropped by such a thread.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,14 +21,14 @@ use datapipes::process::OwningProcess;
 use datapipes::{ConnectOptions, Constraints, Dram, Error, ErrorKind, Runtime, RuntimePipe, Span};
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors::{attached, detached, detached_at, to_py_at};
 use crate::foreign::{self, Bytes, take_left};
 use crate::kept::{KeptPipes, Staged};
 use crate::machine;
+use crate::notifier::{Notifier, Told};
 use crate::opened::{Opened, available};
-use crate::short::{self, AT_ONCE};
+use crate::watched::{self, WatchedPipe};
 
 /// How often a waiter looks for signals (Ctrl-C).
 const SIGNALS: Duration = Duration::from_millis(50);
@@ -92,6 +93,7 @@ pub(crate) fn _shutdown(py: Python<'_>) {
 
 /// Lets go of what nobody waits for and is done. Every call that may start a transfer does it.
 pub(crate) fn sweep(py: Python<'_>) {
+    watched::poll_all();
     if take_left() {
         sweep_left(py);
     }
@@ -101,7 +103,7 @@ fn sweep_left(py: Python<'_>) {
     let done: Vec<Parts> = {
         let mut under_way = UNDER_WAY.lock();
         let mut abandoned = ABANDONED.lock();
-        let is_done = |number: &u64| under_way.get(number).is_none_or(|parts| parts.op.is_done());
+        let is_done = |number: &u64| under_way.get(number).is_none_or(Parts::is_done);
         let done: Vec<u64> = abandoned.extract_if(.., |number| is_done(number)).collect();
         if !abandoned.is_empty() {
             foreign::leave();
@@ -116,49 +118,63 @@ fn sweep_left(py: Python<'_>) {
 /// It has copies of them.
 #[pyfunction]
 pub(crate) fn _after_fork_in_child(py: Python<'_>) {
+    watched::forget_parents();
     let parents = std::mem::take(&mut *UNDER_WAY.lock());
     ABANDONED.lock().clear();
     parents.into_values().for_each(Parts::forsake);
     foreign::sweep(py);
 }
 
-/// The outcome of a transfer, set once by a thread of the runtime.
-struct Op {
-    outcome: Mutex<Option<Result<(), Arc<Error>>>>,
+/// The outcome of a transfer, set once, by a thread of the runtime or by the loop that watches it.
+pub(crate) struct Op {
+    outcome: Mutex<Outcome>,
     done: Condvar,
     owner: OwningProcess,
     /// By this number a notifier names it. No other of the process has it.
-    number: u64,
+    pub(crate) number: u64,
 }
 
 /// The number of the next transfer.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
+#[derive(Default)]
+struct Outcome {
+    result: Option<Result<(), Arc<Error>>>,
+    /// Threads that wait for it: waking nobody costs a system call, too.
+    waiting: usize,
+}
+
 impl Op {
     fn new() -> Arc<Op> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Op { outcome: Mutex::new(None), done: Condvar::new(), owner: OwningProcess::here(), number })
+        Arc::new(Op { outcome: Mutex::default(), done: Condvar::new(), owner: OwningProcess::here(), number })
     }
 
-    fn set(&self, result: datapipes::Result<()>) {
-        *self.outcome.lock() = Some(result.map_err(Arc::new));
-        self.done.notify_all();
+    pub(crate) fn set(&self, result: datapipes::Result<()>) {
+        let mut outcome = self.outcome.lock();
+        outcome.result = Some(result.map_err(Arc::new));
+        if outcome.waiting > 0 {
+            self.done.notify_all();
+        }
     }
 
     /// In a child of `fork` nothing is ever done, and nobody may look.
     fn is_done(&self) -> bool {
-        self.owner.is_here() && self.outcome.lock().is_some()
+        self.owner.is_here() && self.outcome.lock().result.is_some()
     }
 
     fn outcome(&self) -> Option<Result<(), Arc<Error>>> {
-        self.outcome.lock().clone()
+        self.outcome.lock().result.clone()
     }
 
     /// Returns the outcome if it is there within this time.
     fn wait(&self, patience: Duration) -> Option<Result<(), Arc<Error>>> {
-        let outcome = self.outcome.lock();
-        let waited = self.done.wait_timeout_while(outcome, patience, |outcome| outcome.is_none());
-        waited.0.clone()
+        let mut outcome = self.outcome.lock();
+        outcome.waiting += 1;
+        let waited = self.done.wait_timeout_while(outcome, patience, |outcome| outcome.result.is_none());
+        let mut outcome = waited.0;
+        outcome.waiting -= 1;
+        outcome.result.clone()
     }
 }
 
@@ -169,6 +185,8 @@ enum Carrier {
     Kept(Arc<Staged>),
     /// A pipe of its own.
     Own(RuntimePipe),
+    /// The pipe that an event loop watches itself.
+    Watched(Arc<WatchedPipe>),
 }
 
 /// What a transfer needs until it is done.
@@ -179,11 +197,22 @@ struct Parts {
 }
 
 impl Parts {
+    /// Whether it is done. What only a loop watches is asked, for the loop may be gone.
+    fn is_done(&self) -> bool {
+        if let (Some(Carrier::Watched(pipe)), true) = (&self.carrier, self.op.owner.is_here()) {
+            pipe.poll_beside_the_loop();
+        }
+        self.op.is_done()
+    }
+
     /// Lets go of the pipe, then of the bytes.
     fn end(self, py: Python<'_>) {
         let Parts { carrier, bytes, .. } = self;
-        if carrier.is_some() {
-            py.detach(move || drop(carrier));
+        match carrier {
+            // The file keeps it.
+            Some(Carrier::Watched(pipe)) if Arc::strong_count(&pipe) > 1 => drop(pipe),
+            None => {}
+            carrier => py.detach(move || drop(carrier)),
         }
         bytes.end(py);
     }
@@ -206,14 +235,16 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// The bytes of a transfer that was done when it was started.
-    pub(crate) fn len_at_once(&self) -> Option<u64> {
-        matches!(self.op.outcome(), Some(Ok(()))).then_some(self.len)
+    /// What is left of a read that is over already.
+    pub(crate) fn done_at_once(len: u64, opened: &Opened) -> Pending {
+        let op = Op::new();
+        op.set(Ok(()));
+        Pending { op, len, path: opened.path.clone() }
     }
 }
 
-/// Starts to fill bytes from `offset` of a file. Where the page cache has the bytes, and they are not
-/// too many, it is done at once, and the notifier hears nothing of it.
+/// Starts to fill bytes from `offset` of a file. Where there are none, the notifier hears of it at
+/// once.
 pub(crate) fn start(
     py: Python<'_>,
     opened: &Opened,
@@ -222,13 +253,11 @@ pub(crate) fn start(
     notifier: Option<&Notifier>,
 ) -> PyResult<Pending> {
     let (ssd, target) = (&opened.ssd, bytes.place());
-    let (len, rest) = detached_at(py, &opened.path, || {
+    let (len, rest) = attached(py, || {
         let Some(target) = target else { return Ok((0, None)) };
         let len = available(ssd, offset, target.len() as u64)?;
         // What is no longer than the memory fits in it.
-        let target = target.range(0, len as usize)?;
-        let done = len == 0 || len <= AT_ONCE && short::read_cached(ssd, offset, &target)?;
-        Ok((len, (!done).then_some(target)))
+        Ok((len, if len == 0 { None } else { Some(target.range(0, len as usize)?) }))
     })?;
     let op = Op::new();
     match rest {
@@ -237,7 +266,12 @@ pub(crate) fn start(
             drop(target);
             UNDER_WAY.lock().insert(op.number, Parts { op: op.clone(), carrier, bytes });
         }
-        None => op.set(Ok(())),
+        None => {
+            op.set(Ok(()));
+            if let Some(notifier) = notifier {
+                notifier.share(py)?.tell(op.number);
+            }
+        }
     }
     Ok(Pending { op, len, path: opened.path.clone() })
 }
@@ -251,6 +285,13 @@ fn carry_out(
     notifier: Option<&Notifier>,
 ) -> PyResult<Carrier> {
     let tell = notifier.map(|notifier| notifier.share(py)).transpose()?;
+    if let Some(told) = &tell
+        && WatchedPipe::is_for(target)
+        && let Some(watched) = watched_pipe(py, opened, told)?
+        && attached(py, || watched.start(offset, target, op))?
+    {
+        return Ok(Carrier::Watched(watched));
+    }
     let (sink, id) = (op.clone(), op.number);
     let finish = move |result: datapipes::Result<()>| {
         sink.set(result);
@@ -279,6 +320,15 @@ fn carry_out(
         staged.read(offset, target, Box::new(finish))?;
         Ok(Carrier::Kept(staged))
     })
+}
+
+/// The pipe of a file that a loop watches itself, if there can be one.
+fn watched_pipe(py: Python<'_>, opened: &Opened, told: &Arc<Told>) -> PyResult<Option<Arc<WatchedPipe>>> {
+    if let Some(known) = opened.kept.watched_by(told) {
+        return Ok(known);
+    }
+    let made = detached_at(py, &opened.path, || WatchedPipe::connect(&opened.ssd, told))?;
+    Ok(opened.kept.keep_watched(told, made))
 }
 
 #[pymethods]
@@ -353,7 +403,7 @@ impl Drop for Pending {
         let number = self.op.number;
         let parts = {
             let mut under_way = UNDER_WAY.lock();
-            match under_way.get(&number).map(|parts| parts.op.is_done()) {
+            match under_way.get(&number).map(Parts::is_done) {
                 Some(true) => under_way.remove(&number),
                 Some(false) => {
                     ABANDONED.lock().push(number);
@@ -367,65 +417,5 @@ impl Drop for Pending {
             // An object is dropped with the interpreter's lock held.
             let _ = Python::try_attach(|py| parts.end(py));
         }
-    }
-}
-
-/// What the runtime's threads and the notifier share.
-struct Told {
-    fd: OwnedFd,
-    numbers: Mutex<Vec<u64>>,
-}
-
-impl Told {
-    fn tell(&self, number: u64) {
-        let is_first = {
-            let mut numbers = self.numbers.lock();
-            numbers.push(number);
-            numbers.len() == 1
-        };
-        // Who told the first number wakes up the reader for all.
-        if is_first {
-            // A full counter wakes up its reader as well.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
-    }
-}
-
-/// A descriptor that becomes readable when transfers are done, for one event loop.
-#[pyclass(frozen, weakref, module = "datapipes._datapipes", name = "Notifier")]
-pub(crate) struct Notifier {
-    told: Arc<Told>,
-    owner: OwningProcess,
-}
-
-impl Notifier {
-    fn share(&self, py: Python<'_>) -> PyResult<Arc<Told>> {
-        attached(py, || self.owner.check("read"))?;
-        Ok(self.told.clone())
-    }
-}
-
-#[pymethods]
-impl Notifier {
-    #[new]
-    fn new(py: Python<'_>) -> PyResult<Notifier> {
-        let fd = detached(py, || {
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(|e| Error::os("open", e.raw_os_error(), "an eventfd"))
-        })?;
-        let told = Arc::new(Told { fd, numbers: Mutex::new(Vec::new()) });
-        Ok(Notifier { told, owner: OwningProcess::here() })
-    }
-
-    fn fileno(&self) -> i32 {
-        self.told.fd.as_raw_fd()
-    }
-
-    /// The numbers of the transfers that are done since the last call.
-    fn take(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        attached(py, || self.owner.check("read"))?;
-        // Nothing to read means that another call took it.
-        let _ = rustix::io::read(&self.told.fd, &mut [0u8; 8]);
-        Ok(std::mem::take(&mut *self.told.numbers.lock()))
     }
 }

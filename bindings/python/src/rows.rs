@@ -14,6 +14,9 @@ use crate::errors::{detached_at, invalid, json};
 use crate::foreign::{Use, raw};
 use crate::machine;
 
+/// Memory that a cache of any table may have: what it keeps of its own, and room for a few rows.
+const MIN_ROOM: u64 = 16 << 20;
+
 /// A table of rows of one length.
 #[pyclass(frozen, module = "datapipes._datapipes", name = "RowReader")]
 pub(crate) struct RowReader {
@@ -34,7 +37,10 @@ impl RowReader {
         let (cache, len) = detached_at(py, &path, || {
             let ssd = Ssd::open(&path)?;
             let len = ssd.len()?;
-            Ok((FineGrained::over(&ssd, CacheOptions::new(machine()).budget(budget))?, len))
+            // More memory than for all of its rows, with what is kept about them, is never used, but
+            // it would be touched.
+            let most = usize::try_from(len.saturating_mul(2).saturating_add(MIN_ROOM)).unwrap_or(usize::MAX);
+            Ok((FineGrained::over(&ssd, CacheOptions::new(machine()).budget(budget.min(most)))?, len))
         })?;
         let rows = len.saturating_sub(first) / row as u64;
         Ok(RowReader { cache, path, row, first, rows })
@@ -49,8 +55,15 @@ impl RowReader {
     /// Reads rows by their numbers into `out`, which has exactly their bytes. Returns how many were
     /// cached, and how many needed the device.
     fn gather(&self, py: Python<'_>, ids: PyBuffer<i64>, out: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
-        let mut offsets = Vec::with_capacity(ids.item_count());
-        for (at, id) in ids.to_vec(py)?.into_iter().enumerate() {
+        let (mut numbers, mut offsets) = (Vec::new(), Vec::new());
+        let count = ids.item_count();
+        if numbers.try_reserve_exact(count).is_err() || offsets.try_reserve_exact(count).is_err() {
+            let context = format!("the offsets of {count} rows");
+            return Err(crate::errors::to_py(py, &Error::new(ErrorKind::OutOfMemory, "gather", context)));
+        }
+        numbers.resize(count, 0);
+        ids.copy_to_slice(py, &mut numbers)?;
+        for (at, id) in numbers.into_iter().enumerate() {
             let row = u64::try_from(id).ok().filter(|row| *row < self.rows);
             let row = row.ok_or_else(|| {
                 let context = format!("number {at} asks for row {id} of a table of {} rows", self.rows);

@@ -59,6 +59,22 @@ pub(crate) fn read_cached(ssd: &Ssd, offset: u64, target: &Dram) -> Result<bool>
     Ok(usize::try_from(n) == Ok(lease.len()))
 }
 
+/// Fills the bytes at an address from a file, and returns their number, if the page cache has all
+/// of them. Where it has not, some bytes may have been written.
+///
+/// # Safety
+/// `len` bytes at `start` may be written, and stay valid until this returns.
+pub(crate) unsafe fn read_cached_to(ssd: &Ssd, offset: u64, start: *mut u8, len: usize) -> Option<usize> {
+    let at = libc::off_t::try_from(offset).ok()?;
+    let part = libc::iovec { iov_base: start.cast(), iov_len: len };
+    let fd = ssd.file().cached_fd().as_raw_fd();
+    // SAFETY: the kernel writes only the bytes that the caller vouches for, and the descriptor is
+    // open as long as `ssd`.
+    let n = usize::try_from(unsafe { libc::preadv2(fd, &raw const part, 1, at, libc::RWF_NOWAIT) }).ok()?;
+    // Fewer bytes are all of them where the file ends.
+    (n == len || n > 0 && ssd.len().is_ok_and(|size| size == offset + n as u64)).then_some(n)
+}
+
 /// One system call, for the bytes of a lease from `done` on.
 ///
 /// # Safety

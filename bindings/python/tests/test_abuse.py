@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import pathlib
 import pickle
+import struct
 import subprocess
 import sys
 import time
@@ -478,3 +480,121 @@ except KeyboardInterrupt:
         for text in (b"ab", "ab"):
             with pytest.raises(dp.InvalidInput, match="not a text"):
                 file.read_ranges([text])
+
+
+def limited(program, *arguments):
+    """Run a program that may map little more than it has."""
+    limit = (
+        "import resource, sys\n"
+        "import numpy as np, datapipes as dp\n"
+        "{before}\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + {room}, used + {room}))\n"
+    )
+    before, room, work = program
+    text = limit.format(before=before, room=room) + work
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_record_that_is_too_long_is_not_copied(folder):
+    before = "log = dp.Log(sys.argv[1]); record = np.ones(300_000_000, np.uint8)"
+    work = "try: log.append(record)\nexcept dp.InvalidInput as why: print(why)\n"
+    done = limited((before, 200 << 20, work), folder / "log")
+    assert "takes at most" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_record_of_a_lost_page_is_an_error(folder):
+    program = (
+        "import os, sys, numpy as np, datapipes as dp\n"
+        "path = sys.argv[1] + '/mapped'\n"
+        "np.zeros(100_000, np.uint8).tofile(path)\n"
+        "array = np.memmap(path, np.uint8, 'r')\n"
+        "log = dp.Log(sys.argv[1] + '/log')\n"
+        "os.truncate(path, 0)\n"
+        "try: log.append(array)\nexcept dp.Error as why: print(why.kind)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=60)
+    wanted = "Device\n" if os.uname().machine == "x86_64" else ""
+    assert done.stdout == wanted, done.stdout + done.stderr
+
+
+def test_memory_that_is_not_there_is_an_error(folder):
+    (folder / "table").write_bytes(bytes(1 << 20))
+    before = "table = dp.rows(sys.argv[1] + '/table', 'uint8', 1, cache='2M'); ids = np.zeros(40_000_000, np.int64)"
+    before += "; out = np.empty((40_000_000, 1), np.uint8)"
+    work = "try: table.gather(ids, out=out)\nexcept MemoryError as why: print('told')\n"
+    done = limited((before, 100 << 20, work), folder)
+    assert done.stdout == "told\n", done.stdout + done.stderr
+    entry = b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
+    header = b"{" + b",".join(entry % i for i in range(400_000)) + b"}"
+    (folder / "many.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    work = "try: dp.load_file(sys.argv[1] + '/many.safetensors')\nexcept MemoryError as why: print('told')\n"
+    done = limited(("", 60 << 20, work), folder)
+    assert done.stdout == "told\n", done.stdout + done.stderr
+
+
+def test_types_and_texts_of_safetensors(folder):
+    def file(header, payload=b""):
+        text = json.dumps(header).encode()
+        (folder / "x.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + payload)
+        return folder / "x.safetensors"
+
+    for kind in ("F4", "F6_E2M3", "F6_E3M2"):
+        with pytest.raises(dp.Unsupported, match=kind):
+            dp.load_file(file({"x": {"dtype": kind, "shape": [4], "data_offsets": [0, 2]}}, b"12"))
+    with pytest.raises(dp.Corrupt):
+        dp.load_file(file({"x": {"dtype": "F9", "shape": [1], "data_offsets": [0, 1]}}, b"1"))
+    texts = {"format": "pt", "made by": "a test"}
+    assert dp.load_file(file({"__metadata__": texts})).metadata == texts
+    with pytest.raises(dp.Corrupt):
+        dp.load_file(file({"__metadata__": {"format": 7}}))
+
+
+def test_a_cache_has_no_more_memory_than_its_table(folder):
+    (folder / "table").write_bytes(bytes(1 << 20))
+    program = (
+        "import resource, sys, datapipes as dp\n"
+        "dp.machine()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "table = dp.rows(sys.argv[1], 'float32', 32, cache='1G')\n"
+        "table[[1, 2, 3]]\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, folder / "table"], capture_output=True, text=True, timeout=60)
+    assert int(done.stdout) < 100 << 10, done.stdout + done.stderr  # In KiB.
+
+
+def test_what_no_memory_has_is_refused_before_it_is_read(folder):
+    path = folder / "hole.safetensors"
+    header = json.dumps({"x": {"dtype": "U8", "shape": [1 << 40], "data_offsets": [0, 1 << 40]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    try:
+        os.truncate(path, 8 + len(header) + (1 << 40))
+    except OSError:
+        pytest.skip("the file system has no files of 1 TiB")
+    with pytest.raises(MemoryError):
+        dp.load_file(path)
+    with dp.open(path) as file, pytest.raises(MemoryError):
+        file.read()
+
+
+def test_files_whose_length_is_not_known():
+    with dp.open("/proc/cpuinfo") as file:
+        with pytest.raises(dp.Unsupported, match="length"):
+            file.read()
+        with pytest.raises(dp.Unsupported):
+            file.readinto(bytearray(1 << 20))
+
+
+def test_names_and_iterators(folder):
+    path = folder / "X.NPY"
+    with open(path, "wb") as out:
+        np.save(out, np.arange(5))
+    assert dp.load_file(path)["array"].tolist() == [0, 1, 2, 3, 4]
+    stream = dp.stream([path])
+    assert next(stream)[1].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(StopIteration):
+        next(stream)
+    (folder / "table").write_bytes(bytes(4000))
+    assert "10 float32, 100 of them" in repr(dp.rows(folder / "table", "float32", 10, cache="2M"))

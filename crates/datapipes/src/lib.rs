@@ -40,7 +40,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
-pub use datapipes_bundle::{TriedOn, discover, tried_on};
+pub use datapipes_bundle::{TriedOn, cached_share, discover, is_cached, tried_on};
 pub use datapipes_core::{
     AtomicFile, Batch, ConnectFdOptions, ConnectOptions, Constraints, CoreCache, Counters, Dram, Endpoint, Error,
     ErrorKind, FileAccess, FileMode, Finished, Handle, Handles, InPlaceFile, InPlaceReason, Lease, LeaseMut, Locator,

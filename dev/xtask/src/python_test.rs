@@ -21,8 +21,10 @@ use crate::silence::{SILENCE, end};
 use crate::steps::{Steps, cargo, finish, root, shown, succeeds};
 use crate::tally::{Totals, count};
 
-/// What the tests need beside the package, which brings NumPy.
-const NEEDED: [&str; 4] = ["maturin>=1.9,<2", "pytest>=8", "mypy>=1.11", "fsspec>=2024.2"];
+/// What the tests need beside the package, which brings NumPy. (torch, which would be gigabytes, is
+/// tested where it is installed.)
+const NEEDED: [&str; 7] =
+    ["maturin>=1.9,<2", "pytest>=8", "mypy>=1.11", "fsspec>=2024.2", "uvloop", "anyio", "ml_dtypes>=0.5"];
 
 /// Settings of a build that is tested and thrown away.
 const QUICK: [(&str, &str); 3] = [
@@ -95,7 +97,7 @@ impl Environment {
             return Err("python3 cannot make a virtual environment (the module venv, or ensurepip)");
         }
         if !succeeds(environment.pip().args(NEEDED).arg("numpy>=2.0")) {
-            return Err("pip cannot install maturin, pytest, mypy, fsspec and numpy (no index can be reached?)");
+            return Err("pip cannot install what the tests need (no index can be reached?)");
         }
         // What cannot be fetched is told apart from what cannot be built. Without a platform, cargo
         // would fetch what other systems need, too.

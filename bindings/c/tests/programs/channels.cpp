@@ -122,6 +122,39 @@ static void capabilities(const dp::fabric &fabric) {
     CHECK(kind_of([&] { sender.send(bytes_of("hello")); }) == DP_PERMISSION_DENIED);
 }
 
+static void memories(const dp::fabric &fabric) {
+    auto all = fabric.memory(100);
+    auto reads = fabric.delegate(all, 0, DP_RIGHT_READ);
+    fabric.activate(all, "writes", DP_RIGHT_READ | DP_RIGHT_WRITE);
+    fabric.activate(reads, "reads", DP_RIGHT_READ);
+    auto writer = fabric.endpoint("writes", 60s);
+    auto reader = fabric.endpoint("reads", 60s);
+    CHECK(writer.length() == 100 && writer.is_writable() && !reader.is_writable());
+    writer.write(95, bytes_of("hello"));
+    std::array<std::byte, 5> copy{};
+    reader.read(95, copy);
+    CHECK(text_of(copy) == "hello");
+    CHECK(kind_of([&] { reader.write(0, bytes_of("x")); }) == DP_PERMISSION_DENIED);
+    fabric.revoke(all);
+    CHECK(kind_of([&] { reader.read(0, copy); }) == DP_PERMISSION_DENIED);
+}
+
+static void any_of_several() {
+    auto [one, takes_one] = dp::channel_pair(SHAPE);
+    auto [two, takes_two] = dp::channel_pair(SHAPE);
+    dp::receiver *const receivers[] = {&takes_one, &takes_two};
+    two.send(bytes_of("two"));
+    {
+        auto [which, block] = dp::receive_any(receivers, 0, 60s);
+        CHECK(which == 1 && text_of(block.bytes()) == "two");
+        block.done();
+    }
+    CHECK(kind_of([&] { dp::receive_any(receivers, 0, 1ms); }) == DP_BUSY);
+    one = dp::sender();
+    std::size_t ended = 7;
+    CHECK(kind_of([&] { dp::receive_any(receivers, 1, 60s, &ended); }) == DP_END_OF_FILE && ended == 0);
+}
+
 static void links(const dp::fabric &here) {
     dp::fabric there;
     std::array<std::uint8_t, 32> key{1, 2, 3};
@@ -163,10 +196,12 @@ int main() {
     }
     within_a_process();
     destroyed();
+    any_of_several();
     {
         dp::fabric fabric;
         through_a_device(fabric);
         capabilities(fabric);
+        memories(fabric);
         links(fabric);
         CHECK(fabric.status().find("\"devices\":[]") != std::string::npos);
     }

@@ -334,6 +334,53 @@ static void forked(void) {
     OK(dp_flow_close(flow));
 }
 
+/* Memory for which the controller decides who may read and write it. */
+static void memories(void) {
+    dp_capability all, reads;
+    dp_endpoint writer, reader;
+    uint64_t len = 0;
+    uint32_t writable = 7;
+    char bytes[8] = "";
+    int status;
+    pid_t child;
+    FAILS(DP_INVALID_INPUT, dp_fabric_memory(fabric, 0, &all));
+    FAILS(DP_OUT_OF_MEMORY, dp_fabric_memory(fabric, UINT64_MAX, &all));
+    OK(dp_fabric_memory(fabric, 10000, &all));
+    OK(dp_fabric_delegate(fabric, all, 0, DP_RIGHT_READ, &reads));
+    FAILS(DP_PERMISSION_DENIED, dp_fabric_activate(fabric, reads, "no", DP_RIGHT_WRITE, DP_TRUST_COPY));
+    OK(dp_fabric_activate(fabric, all, "writes", DP_RIGHT_READ | DP_RIGHT_WRITE, DP_TRUST_COPY));
+    OK(dp_fabric_activate(fabric, reads, "reads", DP_RIGHT_READ, DP_TRUST_COPY));
+    OK(dp_fabric_endpoint(fabric, "writes", 10000, &writer));
+    OK(dp_fabric_endpoint(fabric, "reads", 10000, &reader));
+    OK(dp_endpoint_facts(writer, &len, &writable));
+    CHECK(len == 10000 && writable == 1);
+    OK(dp_endpoint_facts(reader, NULL, &writable));
+    CHECK(writable == 0);
+    OK(dp_endpoint_write(writer, 9995, "hello", 5));
+    OK(dp_endpoint_read(reader, 9994, bytes, 6));
+    CHECK(memcmp(bytes, "\0hello", 6) == 0);
+    FAILS(DP_PERMISSION_DENIED, dp_endpoint_write(reader, 0, "x", 1));
+    FAILS(DP_OUT_OF_RANGE, dp_endpoint_read(reader, 9996, bytes, 5));
+    FAILS(DP_OUT_OF_RANGE, dp_endpoint_read(reader, UINT64_MAX, bytes, 1));
+    FAILS(DP_INVALID_INPUT, dp_endpoint_read(reader, 0, NULL, 1));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        FAILS(DP_FORKED, dp_endpoint_read(reader, 0, bytes, 1));
+        OK(dp_endpoint_close(reader));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(dp_fabric_revoke(fabric, reads, NULL));
+    FAILS(DP_PERMISSION_DENIED, dp_endpoint_read(reader, 0, bytes, 1));
+    OK(dp_endpoint_read(writer, 9995, bytes, 5));
+    OK(dp_fabric_revoke(fabric, all, NULL));
+    OK(dp_endpoint_close(writer));
+    OK(dp_endpoint_close(reader));
+    FAILS(DP_INVALID_INPUT, dp_endpoint_close(reader));
+}
+
 int main(void) {
     dp_device_function functions[] = {{"adds", adds, &fabric}};
     dp_device_function wrong[] = {{"nothing", NULL, NULL}};
@@ -359,6 +406,7 @@ int main(void) {
     capabilities(DP_CARRIER_SHARED_MEMORY);
     capabilities(DP_CARRIER_UNIX_SOCKET);
     a_wire_is_cut();
+    memories();
     links(0);
     links(1);
     forked();

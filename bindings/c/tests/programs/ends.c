@@ -217,6 +217,73 @@ static void two_threads(void) {
     OK(dp_receiver_close(receiver));
 }
 
+enum { CHANNELS = 3 };
+
+static dp_sender senders[CHANNELS];
+
+static void *sends_to_the_last(void *user) {
+    (void)user;
+    poll(NULL, 0, 20);
+    OK(dp_sender_send(senders[CHANNELS - 1], "late", 4, head(9)));
+    return NULL;
+}
+
+/* One thread waits for the next block of any of several channels. */
+static void any_of_several(void) {
+    dp_receiver receivers[CHANNELS + 1];
+    dp_block block, blocks[CHANNELS];
+    dp_block_head with;
+    pthread_t thread;
+    size_t which = 0, len, i;
+    for (i = 0; i < CHANNELS; i++) {
+        OK(dp_channel_pair(shape(BLOCK, CREDITS), DP_TRUST_COPY, &senders[i], &receivers[i]));
+    }
+    FAILS(DP_INVALID_INPUT, dp_receiver_receive_any(receivers, 0, 0, 0, &which, &block, NULL, NULL));
+    FAILS(DP_INVALID_INPUT, dp_receiver_receive_any(NULL, 1, 0, 0, &which, &block, NULL, NULL));
+    FAILS(DP_INVALID_INPUT, dp_receiver_receive_any(receivers, CHANNELS, 0, 0, NULL, &block, NULL, NULL));
+    FAILS(DP_INVALID_INPUT, dp_receiver_receive_any(receivers, CHANNELS, 0, 0, &which, NULL, NULL, NULL));
+    FAILS(DP_BUSY, dp_receiver_receive_any(receivers, CHANNELS, 0, 10, &which, &block, NULL, NULL));
+    CHECK(which == SIZE_MAX);
+    receivers[CHANNELS] = receivers[0];
+    FAILS(DP_BUSY, dp_receiver_receive_any(receivers, CHANNELS + 1, 0, 10, &which, &block, NULL, NULL));
+    receivers[CHANNELS].id = 0;
+    FAILS(DP_INVALID_INPUT, dp_receiver_receive_any(receivers, CHANNELS + 1, 0, 10, &which, &block, NULL, NULL));
+    /* All have a block: each comes in turn. */
+    for (i = 0; i < CHANNELS; i++) {
+        OK(dp_sender_send(senders[i], "block", 5, head(i)));
+    }
+    which = CHANNELS - 1;
+    for (i = 0; i < CHANNELS; i++) {
+        OK(dp_receiver_receive_any(receivers, CHANNELS, which, 10000, &which, &blocks[i], &with, &len));
+        CHECK(which == i && with.words[0] == i && len == 5);
+    }
+    for (i = 0; i < CHANNELS; i++) {
+        OK(dp_block_answer(blocks[i], DP_BLOCK_DONE, 0));
+    }
+    /* One that comes later wakes the thread. */
+    CHECK(pthread_create(&thread, NULL, sends_to_the_last, NULL) == 0);
+    OK(dp_receiver_receive_any(receivers, CHANNELS, 0, UINT64_MAX, &which, &block, &with, &len));
+    CHECK(which == CHANNELS - 1 && with.words[0] == 9);
+    OK(dp_block_answer(block, DP_BLOCK_DONE, 0));
+    CHECK(pthread_join(thread, NULL) == 0);
+    /* One channel ends: that is told with its index, and the others go on. */
+    OK(dp_sender_close(senders[1]));
+    FAILS(DP_END_OF_FILE, dp_receiver_receive_any(receivers, CHANNELS, 0, 10000, &which, &block, NULL, NULL));
+    CHECK(which == 1);
+    OK(dp_receiver_close(receivers[1]));
+    receivers[1] = receivers[2];
+    OK(dp_sender_send(senders[2], "block", 5, head(3)));
+    OK(dp_receiver_receive_any(receivers, 2, 0, 10000, &which, &block, &with, NULL));
+    CHECK(which == 1 && with.words[0] == 3);
+    OK(dp_block_answer(block, DP_BLOCK_DONE, 0));
+    OK(dp_receiver_poll(receivers[0], &block, NULL, NULL)); /* It is back at its handle. */
+    CHECK(block.id == 0);
+    OK(dp_receiver_close(receivers[0]));
+    OK(dp_receiver_close(receivers[2]));
+    OK(dp_sender_close(senders[0]));
+    OK(dp_sender_close(senders[2]));
+}
+
 static void forked(void) {
     dp_block block;
     void *granted;
@@ -262,6 +329,7 @@ int main(void) {
     sending();
     forwarding();
     two_threads();
+    any_of_several();
     forked();
     CHECK(dp_open_handles() == 0);
     puts("everything holds");

@@ -189,6 +189,108 @@ static void ends_in_the_middle(void) {
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
+/* A pointer that is not aligned for its type is refused before anything is done, also where it is for the
+ * length of a text. */
+static void misaligned_lengths(void) {
+    static char text[256], room[64];
+    size_t *len = (size_t *)(void *)(room + 1);
+    dp_place memory, other, file;
+    dp_cache cache;
+    dp_pipe pipe;
+    dp_runtime runtime;
+    dp_log log;
+    const char *input = in_folder("misaligned"), *output = in_folder("never-written");
+    FILE *plain = fopen(input, "w");
+    fputs("b\na\n", plain);
+    fclose(plain);
+    OK(dp_dram_allocate(4096, NULL, &memory));
+    OK(dp_ssd_open(input, DP_READ, DP_AUTO, &file));
+    OK(dp_dram_allocate(4096, NULL, &other));
+    OK(dp_connect(machine, memory, other, NULL, &pipe));
+    OK(dp_cache_open(machine, file, NULL, &cache));
+    OK(dp_runtime_start(machine, NULL, &runtime));
+    OK(dp_log_open(machine, in_folder("misaligned-log"), NULL, &log));
+    FAILS(DP_MISALIGNED, dp_pipe_route(pipe, DP_TEXT, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_pipe_report(pipe, DP_TEXT, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_machine_describe(machine, DP_TEXT, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_explain(machine, memory, file, NULL, DP_TEXT, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_place_name(memory, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_cache_metrics(cache, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_cache_report(cache, DP_JSON, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_cache_explain(cache, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_runtime_report(runtime, DP_JSON, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_log_stats(log, text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_log_examine(machine, in_folder("misaligned-log"), text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_checkpoint_list(machine, in_folder(""), text, sizeof text, len));
+    FAILS(DP_MISALIGNED, dp_pipe_transfer_all(pipe, NULL, 0, (uint64_t *)(void *)len));
+    FAILS(DP_MISALIGNED, dp_sort(machine, &input, 1, output, NULL, text, sizeof text, len));
+    CHECK(fopen(output, "r") == NULL);
+    OK(dp_log_close(log));
+    OK(dp_runtime_close(runtime));
+    OK(dp_cache_close(cache));
+    OK(dp_pipe_close(pipe));
+    OK(dp_place_close(file));
+    OK(dp_place_close(other));
+    OK(dp_place_close(memory));
+}
+
+/* The numbers of kinds are promised: programs that were compiled with them go on to work. */
+static void numbers_of_kinds(void) {
+    CHECK(DP_OK == 0 && DP_INVALID_INPUT == 1 && DP_OUT_OF_RANGE == 2 && DP_MISALIGNED == 3 && DP_BUSY == 4);
+    CHECK(DP_UNSUPPORTED == 5 && DP_UNAVAILABLE == 6 && DP_NOT_FOUND == 7 && DP_PERMISSION_DENIED == 8);
+    CHECK(DP_NO_SPACE == 9 && DP_OUT_OF_MEMORY == 10 && DP_END_OF_FILE == 11 && DP_DEVICE == 12);
+    CHECK(DP_INTERRUPTED == 13 && DP_CORRUPT == 14 && DP_SYSTEM == 15 && DP_FORKED == 16 && DP_PANICKED == 17);
+}
+
+/* A handle is a number of its kind: that of another is refused. */
+static void other_kinds(void) {
+    dp_place place;
+    dp_pipe pipe;
+    dp_runtime runtime;
+    OK(dp_dram_allocate(4096, NULL, &place));
+    OK(dp_runtime_start(machine, NULL, &runtime));
+    pipe.id = place.id;
+    FAILS(DP_INVALID_INPUT, dp_pipe_transfer(pipe, span(0, 0, 1)));
+    pipe.id = machine.id;
+    FAILS(DP_INVALID_INPUT, dp_pipe_close(pipe));
+    pipe.id = runtime.id;
+    FAILS(DP_INVALID_INPUT, dp_pipe_close(pipe));
+    FAILS(DP_INVALID_INPUT, dp_place_close((dp_place){machine.id}));
+    FAILS(DP_INVALID_INPUT, dp_place_close((dp_place){runtime.id}));
+    FAILS(DP_INVALID_INPUT, dp_machine_close((dp_machine){place.id}));
+    OK(dp_runtime_close(runtime));
+    OK(dp_place_close(place));
+}
+
+/* An extent is given back once, and a sort's settings are looked at before it begins. */
+static void settings_and_extents(void) {
+    dp_place staging;
+    dp_sort_options options;
+    uint64_t at;
+    const char *input = in_folder("misaligned");
+    OK(dp_staging_open(machine, getenv("FOLDER"), 0, &staging));
+    OK(dp_staging_extent(staging, 65536, &at));
+    FAILS(DP_INVALID_INPUT, dp_staging_free(staging, at, 65537));
+    FAILS(DP_INVALID_INPUT, dp_staging_free(staging, at, 0));
+    FAILS(DP_INVALID_INPUT, dp_staging_free(staging, at + (1 << 20), 4096));
+    FAILS(DP_INVALID_INPUT, dp_staging_free(staging, UINT64_MAX, 4096));
+    OK(dp_staging_free(staging, at, 4096));
+    FAILS(DP_INVALID_INPUT, dp_staging_free(staging, at, 65536));
+    OK(dp_staging_free(staging, at + 4096, 65536 - 4096));
+    FAILS(DP_INVALID_INPUT, dp_staging_free(staging, at, 65536));
+    OK(dp_place_close(staging));
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.memory_bytes = 1;
+    FAILS(DP_INVALID_INPUT, dp_sort(machine, &input, 1, in_folder("never-written"), &options, NULL, 0, NULL));
+    options.memory_bytes = UINT64_MAX;
+    FAILS(DP_INVALID_INPUT, dp_sort(machine, &input, 1, in_folder("never-written"), &options, NULL, 0, NULL));
+    options.memory_bytes = 0;
+    options.spill = "/no/such/folder";
+    FAILS(DP_NOT_FOUND, dp_sort(machine, &input, 1, in_folder("never-written"), &options, NULL, 0, NULL));
+    CHECK(fopen(in_folder("never-written"), "r") == NULL);
+}
+
 int main(void) {
     dp_error none, copy;
     none.id = 0;
@@ -205,6 +307,10 @@ int main(void) {
     threads();
     forked();
     ends_in_the_middle();
+    misaligned_lengths();
+    numbers_of_kinds();
+    other_kinds();
+    settings_and_extents();
     OK(dp_machine_close(machine));
     FAILS(DP_INVALID_INPUT, dp_machine_close(machine));
     puts("everything holds");

@@ -141,6 +141,84 @@ static void options_and_products(const dp::machine &machine) {
     CHECK(error_of([&] { states.region_length("none"); }).kind() == DP_NOT_FOUND);
 }
 
+// What files, pipes, caches, logs and checkpoints tell of themselves; files that are mapped.
+static void what_is_told(const dp::machine &machine, const dp::runtime &runtime) {
+    auto path = folder / "told";
+    {
+        dp::ssd file(path, DP_CREATE);
+        file.set_length(65536);
+    }
+    dp::ssd file(path, DP_READ_WRITE);
+    CHECK(file.cached_share() >= 0 && file.cached_share() <= 1);
+    auto mapped = dp::dram::map_file(file, 4, 65532);
+    CHECK(error_of([&] { dp::dram::map_file(file, 4, 65533); }).kind() == DP_OUT_OF_RANGE);
+    dp::dram memory(65536);
+    machine.connect(mapped, memory).transfer({0, 0, 65532});
+    auto pipe = machine.connect(file, memory);
+    auto started = pipe.start({0, 0, 65536});
+    if (auto event = pipe.event()) {
+        CHECK(*event >= 0);
+    }
+    started.wait();
+    CHECK(!machine.connect(mapped, memory).event());
+    CHECK(pipe.report(DP_PROMETHEUS).find("# TYPE datapipes_") != std::string::npos);
+    CHECK(runtime.report(DP_PROMETHEUS).find("# TYPE datapipes_") != std::string::npos);
+    CHECK(runtime.report().find("completed") != std::string::npos);
+    dp::cache cache(machine, file);
+    std::array<std::byte, 3> bytes{std::byte{1}, std::byte{2}, std::byte{3}}, read{};
+    cache.write(100, bytes);
+    cache.clear();
+    cache.read(100, read);
+    CHECK(read == bytes && !cache.explain().empty());
+    CHECK(cache.report(DP_PROMETHEUS).find("# TYPE datapipes_") != std::string::npos);
+    {
+        dp::log log(machine, folder / "told-log");
+        log.append_durable(bytes);
+        CHECK(log.stats().find("\"records\":1") != std::string::npos);
+    }
+    CHECK(dp::log::examine(machine, folder / "told-log").starts_with("{"));
+    dp::checkpoints states(machine, folder / "told-states");
+    std::vector<dp::region> saved;
+    saved.push_back({"told", memory});
+    states.save(saved, 0);
+    CHECK(states.list().find("\"told\"") != std::string::npos);
+}
+
+// A sort stops where the function that is told of it says so, and with what it throws.
+static void sorts_that_are_told(const dp::machine &machine) {
+    {
+        std::ofstream unsorted(folder / "unsorted", std::ios::binary);
+        for (std::uint64_t i = 0; i < 100000; i++) {
+            std::uint64_t number = i * 7919 % 100003;
+            unsorted.write(reinterpret_cast<const char *>(&number), sizeof number);
+        }
+    }
+    const std::filesystem::path inputs[] = {folder / "unsorted"};
+    dp_sort_options options{};
+    options.kind = DP_U64;
+    options.memory_bytes = 64 << 20;
+    int calls = 0;
+    machine.sort(inputs, folder / "sorted", options, [&](const dp::sort_progress &far) {
+        CHECK(far.total == 0 || far.total == 800000);
+        return ++calls > 0;
+    });
+    CHECK(calls > 0);
+    try {
+        machine.sort(inputs, folder / "stopped", options, [](const dp::sort_progress &) { return false; });
+        CHECK(std::filesystem::exists(folder / "stopped")); // It may be done before it is asked.
+    } catch (const dp::error &e) {
+        CHECK(e.kind() == DP_INTERRUPTED && !std::filesystem::exists(folder / "stopped"));
+    }
+    try {
+        machine.sort(inputs, folder / "thrown", options, [](const dp::sort_progress &) -> bool {
+            throw std::runtime_error("as it was told to");
+        });
+        CHECK(false);
+    } catch (const std::runtime_error &e) {
+        CHECK(std::string(e.what()) == "as it was told to");
+    }
+}
+
 // A function that is told a result may wait for another transfer.
 static void waits_where_results_are_told(const dp::runtime &runtime) {
     dp::dram one(65536), two(65536);
@@ -163,6 +241,8 @@ int main() {
         moved_leases();
         persistent_memory(machine);
         options_and_products(machine);
+        what_is_told(machine, runtime);
+        sorts_that_are_told(machine);
         waits_where_results_are_told(runtime);
     }
     CHECK(dp_open_handles() == 0);

@@ -21,12 +21,12 @@ class File(_datapipes.File):
         A task that is cancelled no longer waits; the transfer goes on and keeps the buffer until
         it is done. Up to 1 MiB that the page cache has is read at once.
         """
+        done = self._at_once(buffer, offset)
+        if done is not None:
+            return done
         loop = asyncio.get_running_loop()
         notifier = notifier_of(loop)
-        started = self._start(buffer, offset, notifier.notifier)
-        if isinstance(started, int):
-            return started
-        return await notifier.wait(loop, started)
+        return await notifier.wait(loop, self._start(buffer, offset, notifier.notifier))
 
     def report(self) -> Report:
         """What was moved by blocking calls, by primitive."""

@@ -1,4 +1,4 @@
-"""Arrays from files: safetensors, GGUF and .npy.
+"""Arrays from files: safetensors, GGUF, .npy, and those of torch.save.
 
 Headers are not trusted. Every length, offset, shape and dtype is checked before memory is taken,
 and what does not fit is `Corrupt`.
@@ -6,6 +6,7 @@ and what does not fit is `Corrupt`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
@@ -19,16 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from ._datapipes import Buffer
-from ._errors import Corrupt, InvalidInput, Unsupported
+from ._errors import Corrupt, Error, InvalidInput, Unsupported
 from ._file import File, open
 from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
+from ._torch_file import Archive, flat
 
 Array = npt.NDArray[Any]
 _MAX_HEADER = 100_000_000
 """The longest header of safetensors: that of its own reader."""
 _MAX_DIMENSIONS = 64
 _MAX_NPY_HEADER = 64 << 10
+_OF_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+"""Names of files that torch.save wrote."""
+_MAPPED_FROM = 1 << 20
+"""Shorter payloads are copied: that is quicker than a mapping, and leaves them to the arrays."""
+_MOSTLY = 0.9
+"""The share of a file in the page cache from which it is mapped."""
 
 _PLAIN = {
     "BOOL": "?",
@@ -45,10 +53,17 @@ _PLAIN = {
     "F64": "<f8",
     "C64": "<c8",
 }
-_EXTENDED = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_EXTENDED = {
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
 _SIZES = {
     **{name: np.dtype(plain).itemsize for name, plain in _PLAIN.items()},
-    **{"BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1},
+    **{name: 2 if name == "BF16" else 1 for name in _EXTENDED},
 }
 """Bytes of a number, by the name of its type in a header."""
 
@@ -137,8 +152,8 @@ class _Tensor:
         self.name, self.kind, self.shape, self.begin, self.end = name, kind, tuple(shape), begin, end
 
 
-def _header(path: str, file: File) -> tuple[list[_Tensor], int]:
-    """The tensors in the order of their bytes, and the offset of the first byte."""
+def _header(path: str, file: File) -> tuple[list[_Tensor], int, dict[str, str]]:
+    """The tensors in the order of their bytes, the offset of the first byte, and the file's metadata."""
     size = file.size()
     if size < 8:
         _corrupt(path, f"{size} bytes are no safetensors file")
@@ -150,8 +165,8 @@ def _header(path: str, file: File) -> tuple[list[_Tensor], int]:
     if length > size - 8:
         _corrupt(path, f"a header of {length} bytes in a file of {size}")
     payload = size - 8 - length
-    tensors = [_Tensor(*found) for found in file._tensors(length, payload, _SIZES)]
-    return tensors, 8 + length
+    found, metadata = file._tensors(length, payload, _SIZES)
+    return [_Tensor(*one) for one in found], 8 + length, metadata
 
 
 def _is_shape(shape: object) -> bool:
@@ -184,7 +199,7 @@ class Loaded(dict[str, Any]):
     """Arrays (or tensors of torch) by name, and how they were read."""
 
     metadata: dict[str, Any]
-    """The metadata of a GGUF file; of several, that of the first."""
+    """The metadata of a file; of several, that of the first that has some."""
     types: dict[str, str]
     """The types of a GGUF file's tensors, such as "F32" or "Q4_K", by their names."""
     _report: Report
@@ -199,22 +214,39 @@ class Loaded(dict[str, Any]):
         return self._report
 
 
-def _safetensors(path: str, file: File, framework: str) -> dict[str, Any]:
-    tensors, at = _header(path, file)
-    if framework == "numpy":  # What cannot be made is told before the file is read.
-        dtypes = [_dtype(path, tensor.name, tensor.kind) for tensor in tensors]
-    length = tensors[-1].end if tensors else 0
+def _payload(path: str, file: File, at: int, length: int, mapped: bool | None) -> Buffer:
+    """The bytes of a payload: read, or mapped where the page cache has them."""
+    if mapped is None:
+        share = file.cached_share() if length >= _MAPPED_FROM else None
+        if share is not None and share >= _MOSTLY:
+            with contextlib.suppress(Error):  # A file system may map no files.
+                return file.map(at, length)
+    elif mapped:
+        return file.map(at, length)
     # Placed for the payload's offset: only its two edges bounce.
     buffer = file.buffer_for(at, length, prefault=False)
     if file.readinto(buffer, at) != length:
         _corrupt(path, "the file became shorter while it was read")
+    return buffer
+
+
+def _safetensors(path: str, file: File, framework: str, mapped: bool | None) -> Loaded:
+    tensors, at, metadata = _header(path, file)
+    found = Loaded()
+    found.metadata.update(metadata)
+    if framework == "numpy":  # What cannot be made is told before the file is read.
+        dtypes = [_dtype(path, tensor.name, tensor.kind) for tensor in tensors]
+    length = tensors[-1].end if tensors else 0
+    buffer = _payload(path, file, at, length, mapped)
     if framework == "torch":
         make = _torch().tensor_of
-        return {t.name: make(buffer, t.kind, t.shape, t.begin, t.end - t.begin) for t in tensors}
-    return {t.name: _view(buffer, dtype, t.shape, t.begin) for t, dtype in zip(tensors, dtypes, strict=True)}
+        found.update((t.name, make(buffer, t.kind, t.shape, t.begin, t.end - t.begin)) for t in tensors)
+    else:
+        found.update((t.name, _view(buffer, dtype, t.shape, t.begin)) for t, dtype in zip(tensors, dtypes, strict=True))
+    return found
 
 
-def _gguf(path: str, file: File, framework: str) -> Loaded:
+def _gguf(path: str, file: File, framework: str, mapped: bool | None) -> Loaded:
     metadata, tensors, first = file._gguf(file.size())
     found = Loaded()
     found.metadata = metadata
@@ -225,14 +257,53 @@ def _gguf(path: str, file: File, framework: str) -> Loaded:
         dtypes = [_dtype(path, tensor[0], kind) for tensor, kind in zip(tensors, kinds, strict=True)]
     at = min((begin for _, _, _, begin, _ in tensors), default=0)
     length = max((end for *_, end in tensors), default=at) - at
-    buffer = file.buffer_for(first + at, length, prefault=False)
-    if file.readinto(buffer, first + at) != length:
-        _corrupt(path, "the file became shorter while it was read")
+    buffer = _payload(path, file, first + at, length, mapped)
     for i, (name, _, shape, begin, end) in enumerate(tensors):
         if framework == "torch":
             found[name] = _torch().tensor_of(buffer, kinds[i], tuple(shape), begin - at, end - begin)
         else:
             found[name] = _view(buffer, dtypes[i], tuple(shape), begin - at)
+    return found
+
+
+def _torch_file(path: str, file: File, framework: str, mapped: bool | None) -> Loaded:
+    first = bytearray(4)
+    file.readinto(first)
+    if first != b"PK\x03\x04":
+        raise Unsupported(
+            f"load: {path}: no archive as torch.save writes it since version 1.6",
+            operation="load",
+            filename=path,
+        )
+    tensors, others = flat(Archive(path, file, _SIZES).content, path)
+    found = Loaded()
+    found.metadata = others
+    for name, tensor in tensors.items():
+        if not _fits(tensor.shape, _SIZES[tensor.kind]):
+            _corrupt(path, f"the tensor {name!r} has the shape {tensor.shape}")
+    dtypes = {t.kind: _dtype(path, name, t.kind) for name, t in tensors.items()} if framework == "numpy" else {}
+    at = min((tensor.begin for tensor in tensors.values()), default=0)
+    end = max((tensor.begin + tensor.nbytes for tensor in tensors.values()), default=at)
+    buffer = _payload(path, file, at, end - at, mapped)
+    storages: dict[tuple[int, int, str], Any] = {}  # Tensors of one storage share its bytes.
+    for name, tensor in tensors.items():
+        size = _SIZES[tensor.kind]
+        key = (tensor.begin, tensor.nbytes, tensor.kind)
+        count = tensor.nbytes // size
+        if key not in storages:
+            of_buffer = (tensor.begin - at, count * size)
+            storages[key] = (
+                _torch().tensor_of(buffer, tensor.kind, (count,), *of_buffer)
+                if framework == "torch"
+                else _view(buffer, dtypes[tensor.kind], (count,), of_buffer[0])
+            )
+        if framework == "torch":
+            found[name] = storages[key].as_strided(tensor.shape, tensor.strides, tensor.first)
+        elif math.prod(tensor.shape) == 0:
+            found[name] = np.empty(tensor.shape, dtypes[tensor.kind])
+        else:
+            strides = tuple(stride * size for stride in tensor.strides)
+            found[name] = np.lib.stride_tricks.as_strided(storages[key][tensor.first :], tensor.shape, strides)
     return found
 
 
@@ -252,7 +323,7 @@ def _check_framework(framework: str) -> None:
         _torch()
 
 
-def _npy(path: str, file: File) -> Array:
+def _npy(path: str, file: File, mapped: bool | None) -> Array:
     size = file.size()
     head = bytes(memoryview(file.read(0, min(size, _MAX_NPY_HEADER))))
     stream = io.BytesIO(head)
@@ -280,59 +351,71 @@ def _npy(path: str, file: File) -> Array:
     at, length = stream.tell(), math.prod(shape) * dtype.itemsize
     if length > size - at:
         _corrupt(path, f"{shape} of {dtype} are {length} bytes, and there are {size - at}", at)
-    buffer = file.buffer_for(at, length, prefault=False)
-    if file.readinto(buffer, at) != length:
-        _corrupt(path, "the file became shorter while it was read")
+    buffer = _payload(path, file, at, length, mapped)
     if fortran:
         return _view(buffer, dtype, shape[::-1], 0).transpose()
     return _view(buffer, dtype, shape, 0)
 
 
-def _load(path: Path, framework: str) -> tuple[Any, dict[str, dict[str, Any]]]:
+def _load(path: Path, framework: str, mapped: bool | None) -> tuple[Any, dict[str, dict[str, Any]]]:
     name = text_of(path)
+    end = name.lower()
     with open(name) as file:
-        if name.endswith(".npy"):
-            found: Any = _npy(name, file)
+        if end.endswith(".npy"):
+            found: Any = _npy(name, file, mapped)
             if framework == "torch":
                 found = _torch().tensor_of_array(found)
-        elif name.endswith(".safetensors"):
-            found = _safetensors(name, file, framework)
-        elif name.endswith(".gguf"):
-            found = _gguf(name, file, framework)
+        elif end.endswith(".safetensors"):
+            found = _safetensors(name, file, framework, mapped)
+        elif end.endswith(".gguf"):
+            found = _gguf(name, file, framework, mapped)
+        elif end.endswith(_OF_TORCH):
+            found = _torch_file(name, file, framework, mapped)
         else:
-            raise InvalidInput(
-                f"load: {name}: the name ends neither in .safetensors, .gguf nor .npy", operation="load"
-            )
+            known = ", ".join((".safetensors", ".gguf", ".npy", *_OF_TORCH))
+            raise InvalidInput(f"load: {name}: the name has none of the ends that are known: {known}", operation="load")
         return found, json.loads(file._report())
 
 
-def load_npy(path: Path) -> Array:
-    """Read a .npy file into an array that owns its memory."""
+def load_npy(path: Path, mapped: bool | None = None) -> Array:
+    """Read a .npy file into an array. For ``mapped`` see `load_file`."""
     name = text_of(path)
     with open(name) as file:
-        return _npy(name, file)
+        return _npy(name, file, mapped)
 
 
-def load_file(path: Path, framework: str = "numpy") -> Loaded:
-    """Read a .safetensors or .gguf file: a dict of arrays, which stay valid as long as they are referenced.
+def load_file(path: Path, framework: str = "numpy", mapped: bool | None = None) -> Loaded:
+    """Read a file of tensors: a dict of arrays, which stay valid as long as they are referenced.
+
+    Files are .safetensors, .gguf, .npy, and what torch.save wrote (.pt, .pth, .bin, .ckpt): of the
+    last, no code is run; dicts within dicts give names with dots, and other values are ``.metadata``.
 
     All of its bytes are one transfer into memory that the arrays share and keep. A .npy file gives
     a dict of one array, by the name "array". With ``framework="torch"`` they are tensors of torch.
 
+    What the page cache has is not copied: the arrays are then over the pages of the file
+    (``report()`` says "mapped"). They may be written, which changes no file. But a file that is
+    truncated, or written in place, while they are used takes their bytes away: a truncated one ends
+    the process (SIGBUS). Replace a file by renaming another to its name, or give ``mapped=False``:
+    then all bytes are read into memory of the arrays' own. ``mapped=True`` maps whatever is cached.
+
     A GGUF file also has ``.metadata`` and ``.types``. Its tensors of plain numbers are arrays of these
     numbers. Quantized ones are arrays of bytes, whose last dimension is a row's blocks.
     """
-    return load_files([path], framework)
+    return load_files([path], framework, mapped)
 
 
-def load_files(paths: Iterable[Path], framework: str = "numpy") -> Loaded:
-    """Read several files (shards of a checkpoint) into one dict. A name in two of them is refused."""
+def load_files(paths: Iterable[Path], framework: str = "numpy", mapped: bool | None = None) -> Loaded:
+    """Read several files (shards of a checkpoint) into one dict. A name in two of them is refused.
+
+    For ``mapped`` see `load_file`.
+    """
     _check_framework(framework)
     loaded = Loaded()
     counters: dict[str, dict[str, Any]] = {}
     names = texts_of(paths, "load")
     for path in names:
-        found, done = _load(path, framework)
+        found, done = _load(path, framework, mapped)
         arrays = found if isinstance(found, dict) else {"array": found}
         for name in arrays:
             if name in loaded:
@@ -357,9 +440,10 @@ def _add(total: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]]) -> N
 class Stream:
     """Arrays of several files, file by file; made by `stream`."""
 
-    def __init__(self, paths: Iterable[Path], framework: str = "numpy") -> None:
+    def __init__(self, paths: Iterable[Path], framework: str = "numpy", mapped: bool | None = None) -> None:
         _check_framework(framework)
-        self._framework = framework
+        self._framework, self._mapped = framework, mapped
+        self._one: Iterator[tuple[str, Any]] | None = None
         self._paths = texts_of(paths, "stream")
         self._counters: dict[str, dict[str, Any]] = {}
 
@@ -375,8 +459,16 @@ class Stream:
         return None
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return self._pairs()
+
+    def __next__(self) -> tuple[str, Any]:
+        if self._one is None:
+            self._one = self._pairs()
+        return next(self._one)
+
+    def _pairs(self) -> Iterator[tuple[str, Any]]:
         for path in self._paths:
-            found, done = _load(path, self._framework)
+            found, done = _load(path, self._framework, self._mapped)
             _add(self._counters, done)
             arrays = found if isinstance(found, dict) else {path: found}
             del found
@@ -387,10 +479,10 @@ class Stream:
         return moved(f"stream of {len(self._paths)} files", self._counters)
 
 
-def stream(paths: Iterable[Path], framework: str = "numpy") -> Stream:
+def stream(paths: Iterable[Path], framework: str = "numpy", mapped: bool | None = None) -> Stream:
     """Read files one after the other and give (name, array) pairs.
 
     An array stays valid as long as it is referenced; the memory of a file is free when its last
-    array is gone.
+    array is gone. For ``mapped`` see `load_file`.
     """
-    return Stream(paths, framework)
+    return Stream(paths, framework, mapped)

@@ -37,9 +37,12 @@ class Rows:
         if width < 1 or width * self._dtype.itemsize > 1 << 30:
             raise InvalidInput(f"open: rows of {width!r} numbers", operation="open")
         budget = parse_size(cache) if isinstance(cache, str) else cache
-        self._made = (text_of(path), width * self._dtype.itemsize, offset, budget)
+        self._made: tuple[str, int, int, int] = (text_of(path), width * self._dtype.itemsize, offset, budget)
         self._width = width
         self._open()
+
+    def __repr__(self) -> str:
+        return f"<datapipes.Rows of {self._width} {self._dtype}, {len(self)} of them, in {self._made[0]}>"
 
     def _open(self) -> None:
         self._reader, self._process = RowReader(*self._made), os.getpid()

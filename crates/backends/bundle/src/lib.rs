@@ -7,6 +7,7 @@
 
 mod tried_on;
 
+pub use datapipes_file::{cached_share, is_cached};
 pub use tried_on::{TRIED, TriedOn, tried_on};
 
 use std::path::PathBuf;

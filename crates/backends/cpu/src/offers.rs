@@ -35,7 +35,7 @@ pub(crate) enum Relation {
     Load,
     /// They share bytes, and only the source is a core's cache.
     HandBack,
-    /// One of them is persistent.
+    /// One of them is persistent, or shows a file that may lose pages.
     Persistent,
 }
 
@@ -49,6 +49,7 @@ impl Relation {
             (true, _, Some(_)) if !unflushed => Relation::Load,
             (true, Some(_), None) if !unflushed => Relation::HandBack,
             _ if keeps.iter().any(|keeps| *keeps != Persistence::Volatile) => Relation::Persistent,
+            _ if source.region().maps_file() || target.region().maps_file() => Relation::Persistent,
             _ => Relation::Separate,
         }
     }
@@ -123,7 +124,7 @@ pub(crate) fn read(ask: &OfferQuery<'_>) -> Offer {
 /// Rejects copies, which would not keep the place's promise.
 fn persistent(ask: &OfferQuery<'_>) -> Vec<Offer> {
     let why = match ask.target.facts.persistence {
-        Persistence::Volatile => "its loads are not guarded: a bad page of the source would end the process",
+        Persistence::Volatile => "its loads and stores are not guarded: a page that a file lost would end the process",
         _ => "it does not flush what it stores, and a bad page of the target would end the process",
     };
     let refused = |primitive| Offer { primitive, verdict: Err(why.into()), why: String::new() };

@@ -1,12 +1,12 @@
 //! The offers for a pair of places, and the reasons against the other primitives.
 //!
 //! ```text
-//! both memory, at least one not volatile
+//! both memory, at least one not volatile, or a file's pages: what may lose pages is guarded
 //!     the same bytes, before and after they are flushed     pmem-flush
 //!     share bytes, from a core's cache to what survives     pmem-flush
 //!     share bytes, else from or to a core's cache           nothing: the cpu backend places lines
-//!     else, target not volatile                             pmem-store, and the two it picks from
-//!     else (source not volatile)                            pmem-load, pmem-load-nt
+//!     else, target not volatile, or only it a file's pages  pmem-store, and the two it picks from
+//!     else                                                  pmem-load, pmem-load-nt
 //! ```
 
 use datapipes_core::backend::{Offer, OfferQuery, Primitive, Quality};
@@ -38,6 +38,9 @@ impl Relation {
         let from_cache = ask.source.facts.core.is_some() && ask.target.facts.core.is_none();
         let persistence = |end: &Endpoint| end.facts.persistence;
         match (persistence(ask.source), persistence(ask.target)) {
+            (Persistence::Volatile, Persistence::Volatile) if source.overlaps(target) => None,
+            (Persistence::Volatile, Persistence::Volatile) if source.region().maps_file() => Some(Relation::Load),
+            (Persistence::Volatile, Persistence::Volatile) if target.region().maps_file() => Some(Relation::Store),
             (Persistence::Volatile, Persistence::Volatile) => None,
             (Persistence::AfterSync, Persistence::OnCompletion) if source.same_bytes(target) => Some(Relation::Flush),
             (_, Persistence::OnCompletion) if from_cache && source.overlaps(target) => Some(Relation::Flush),

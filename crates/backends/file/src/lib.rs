@@ -30,4 +30,5 @@ mod uring_facts;
 
 pub use backend::{FileBackend, FileBackendOptions};
 pub use faults::{FaultInjector, FaultVerdict, Operation};
+pub use residency::{cached_share, is_cached};
 pub use uring_facts::UringFacts;

@@ -6,6 +6,7 @@
 
 use std::os::fd::AsRawFd;
 
+use datapipes_core::Ssd;
 use datapipes_core::locator::FilePlace;
 
 /// `cachestat`, which libc does not define on every target. The number is the same on all but
@@ -30,6 +31,34 @@ struct Stat {
     recently_evicted: u64,
 }
 
+/// Returns the share of a file that the page cache holds, from 0 to 1; `None` where the kernel does
+/// not tell. (A process that may not write the file is told that all of it is there, or nothing.)
+///
+/// ```
+/// let path = std::env::temp_dir().join(format!("datapipes-cached-share-{}", std::process::id()));
+/// std::fs::write(&path, [7; 8192]).map_err(|e| datapipes_core::Error::io("write", e, "a file"))?;
+/// let share = datapipes_file::cached_share(&datapipes_core::Ssd::open(&path)?);
+/// assert!(share.is_none_or(|share| (0.0..=1.0).contains(&share)));
+/// # std::fs::remove_file(&path).map_err(|e| datapipes_core::Error::io("remove", e, "a file"))?;
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+pub fn cached_share(file: &Ssd) -> Option<f64> {
+    share(file.file(), file.len().ok()?)
+}
+
+/// Whether the page cache has all of the `len` bytes at `offset` of a file; `None` where the kernel
+/// does not tell (before 6.5, and of files that the process may not write). To try a read that does
+/// not wait instead (`RWF_NOWAIT`) has an effect where the bytes are missing: the kernel begins to
+/// read them.
+pub fn is_cached(file: &Ssd, offset: u64, len: u64) -> Option<bool> {
+    let page = datapipes_core::process::page_size() as u64;
+    if len == 0 || on_dax(file.file()) {
+        return Some(len == 0);
+    }
+    let pages = offset.checked_add(len - 1)? / page - offset / page + 1;
+    Some(by_cachestat(file.file(), &Range { offset, len })? >= pages)
+}
+
 /// Returns the share of a file of `len` bytes that the page cache holds, from 0 to 1; `None` where
 /// the kernel does not tell.
 pub(crate) fn share(file: &FilePlace, len: u64) -> Option<f64> {
@@ -40,7 +69,7 @@ pub(crate) fn share(file: &FilePlace, len: u64) -> Option<f64> {
         return Some(0.0);
     }
     let pages = len.div_ceil(datapipes_core::process::page_size() as u64);
-    let cached = by_cachestat(file).or_else(|| by_mincore(file, len))?;
+    let cached = by_cachestat(file, &Range { offset: 0, len: 0 }).or_else(|| by_mincore(file, len))?;
     Some((cached as f64 / pages as f64).min(1.0))
 }
 
@@ -52,11 +81,12 @@ fn on_dax(file: &FilePlace) -> bool {
     rustix::fs::statx(file.cached_fd(), "", flags, mask).is_ok_and(|stat| stat.stx_attributes.bits() & DAX != 0)
 }
 
-fn by_cachestat(file: &FilePlace) -> Option<u64> {
-    let (range, mut stat) = (Range { offset: 0, len: 0 }, Stat::default());
+/// The pages of a range that are there; a length of 0 is up to the end.
+fn by_cachestat(file: &FilePlace, range: &Range) -> Option<u64> {
+    let mut stat = Stat::default();
     let fd = file.cached_fd().as_raw_fd();
     // SAFETY: both structures have the kernel's layout and outlive the call.
-    let rc = unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const range, &raw mut stat, 0) };
+    let rc = unsafe { libc::syscall(SYS_CACHESTAT, fd, std::ptr::from_ref(range), &raw mut stat, 0) };
     (rc == 0).then_some(stat.cached)
 }
 

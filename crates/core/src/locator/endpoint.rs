@@ -122,8 +122,16 @@ impl Endpoint {
     pub(crate) fn watched(&self) -> Option<(&Arc<WriteObservers>, u64)> {
         match &self.handle {
             EndpointHandle::File(file) => Some((file.write_observers(), 0)),
-            EndpointHandle::Memory(range) => range.file().map(|file| (&file.watchers, range.at() as u64)),
+            EndpointHandle::Memory(range) => range.file().map(|file| (&file.watchers, range.at_in(file))),
             _ => None,
+        }
+    }
+
+    /// As [`watched`](Self::watched), if what is moved into the place reaches the file.
+    pub(crate) fn watched_target(&self) -> Option<(&Arc<WriteObservers>, u64)> {
+        match self.memory() {
+            Some(range) if range.stored_file().is_none() => None,
+            _ => self.watched(),
         }
     }
 

@@ -139,6 +139,38 @@ impl Staging {
         self.give_back(returns);
     }
 
+    /// As [`free`](Self::free), of bytes that are all taken now.
+    ///
+    /// ```
+    /// use datapipes_core::{StagePlace, Staging};
+    /// let staging = Staging::open(vec![StagePlace::folder(std::env::temp_dir()).limit(1 << 20)])?;
+    /// let extent = staging.extent(8192)?;
+    /// assert!(staging.free_taken(u64::MAX, 4096).is_err());
+    /// staging.free_taken(extent.offset, extent.len)?;
+    /// assert!(staging.free_taken(extent.offset, extent.len).is_err()); // it was freed already
+    /// # Ok::<(), datapipes_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` for no bytes, and for bytes of which some were freed already or never taken:
+    /// then nothing is freed. `Forked` in a child of the process that opened it.
+    pub fn free_taken(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_process("free")?;
+        let range = offset..offset.saturating_add(len);
+        let mut ledger = self.lock();
+        // A range beyond all offsets is cut, and then nothing of it is taken.
+        let missing = ledger.unmapped(&range) + (len - (range.end - range.start));
+        if len == 0 || missing > 0 {
+            drop(ledger);
+            let why = format!("{len} bytes at {offset} of a staging, of which {missing} are not taken");
+            return Err(Error::new(ErrorKind::InvalidInput, "free", why));
+        }
+        let returns = ledger.unmap(&range);
+        drop(ledger);
+        self.give_back(returns);
+        Ok(())
+    }
+
     /// Frees bytes as [`free`](Self::free) does, but their files keep the space for what is written
     /// next. Space is kept as long as no file has more than `most` unused bytes by that.
     ///

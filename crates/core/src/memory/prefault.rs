@@ -1,11 +1,12 @@
 //! Touching pages before they are needed, but not more than there is memory for (`headroom.rs`).
 //!
 //! Pages are populated by `MADV_POPULATE_WRITE`, which returns an errno where a touch would raise
-//! SIGBUS.
+//! SIGBUS. Private pages of a file are populated for reading: writing would copy each of them.
 
 use std::ops::Range;
 
 use super::headroom;
+use super::map::mapped_file::Sharing;
 use super::map::pages::{advise, last_os_error};
 use super::range::MemoryRange;
 use crate::error::{Error, ErrorKind, Result};
@@ -15,7 +16,8 @@ use crate::process::page_size;
 const TRIES: u32 = 1000;
 
 impl MemoryRange {
-    /// Touches every page, so that later accesses do not fault.
+    /// Touches every page, so that later accesses do not fault. (In memory of
+    /// [`Dram::map_file`](crate::Dram::map_file), the first store to a page still does.)
     ///
     /// # Errors
     /// `OutOfMemory` where the machine, a control group or the node has no more memory, before a
@@ -23,6 +25,10 @@ impl MemoryRange {
     /// `Unavailable` for a mapped file on a kernel before 5.14. Some pages may have been touched by
     /// then.
     pub fn prefault(&self) -> Result<()> {
+        if self.is_copied_on_write() {
+            // The page cache gives its pages back where memory is short.
+            return self.populate(0..self.len());
+        }
         let mut done = 0;
         while done < self.len() {
             let left = self.len() - done;
@@ -56,13 +62,18 @@ impl MemoryRange {
         true
     }
 
+    fn is_copied_on_write(&self) -> bool {
+        self.file().is_some_and(|file| file.sharing == Sharing::Private)
+    }
+
     fn populate(&self, part: Range<usize>) -> Result<()> {
         let (address, len) = self.pages(part.clone());
+        let advice = if self.is_copied_on_write() { libc::MADV_POPULATE_READ } else { libc::MADV_POPULATE_WRITE };
         let mut tries = 0;
         loop {
             // SAFETY: these are whole pages that hold bytes of the range, which the region keeps
             // mapped. Populating changes no byte.
-            if unsafe { advise(address.cast(), len, libc::MADV_POPULATE_WRITE) } == 0 {
+            if unsafe { advise(address.cast(), len, advice) } == 0 {
                 return Ok(());
             }
             let context = || format!("{} bytes of memory at {}", part.len(), part.start);
@@ -77,11 +88,11 @@ impl MemoryRange {
                 Some(libc::ENOMEM) => Err(e.with_advice("ask for less memory, or raise the limit of the container")),
                 Some(libc::EFAULT) => Err(Error::new(ErrorKind::Device, "prefault", context())
                     .with_errno(libc::EFAULT)
-                    .with_offset((self.at() + part.start) as u64)
+                    .with_offset(offset_of(self, part.start))
                     .with_advice("check whether the mapped file was truncated, or the file system is full")),
                 Some(libc::EHWPOISON) => Err(Error::new(ErrorKind::Device, "prefault", context())
                     .with_errno(libc::EHWPOISON)
-                    .with_offset((self.at() + part.start) as u64)),
+                    .with_offset(offset_of(self, part.start))),
                 // This is a kernel before 5.14, or memory whose mapping does not support the
                 // advice.
                 _ if !self.region().is_shared() => self.touch(part),
@@ -103,4 +114,10 @@ impl MemoryRange {
         }
         Ok(())
     }
+}
+
+/// The offset in the file that a range maps, else in its region.
+fn offset_of(range: &MemoryRange, at: usize) -> u64 {
+    let begins_at = range.file().map_or(0, |file| file.begins_at);
+    begins_at.saturating_add((range.at() + at) as u64)
 }

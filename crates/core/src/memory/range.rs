@@ -259,7 +259,7 @@ pub fn lease_pair<R>(
     len: usize,
     work: impl FnOnce(*const u8, *mut u8) -> R,
 ) -> Result<R> {
-    let _change = match target.0.file() {
+    let _change = match target.0.stored_file() {
         Some(_) => target.0.range(target.1, len)?.lasting_change("transfer")?,
         None => None,
     };
@@ -387,11 +387,13 @@ fn busy(wanted: &Range<usize>, held: &Range<usize>) -> Error {
 }
 
 impl guarded::AccessFault {
-    /// Makes an error of kind `Device`, with the offset in the region and the bytes done.
+    /// Makes an error of kind `Device`, with the offset in the file that the region maps (else in
+    /// the region), and the bytes done.
     #[cold]
     pub fn error(self, operation: &'static str, region: &Region) -> Error {
         let (why, advice) = self.reason();
-        let offset = self.address.saturating_sub(region.address().addr()) as u64;
+        let begins_at = region.file().map_or(0, |file| file.begins_at);
+        let offset = begins_at.saturating_add(self.address.saturating_sub(region.address().addr()) as u64);
         let context = format!("a page of {} is gone: {why}", region.name());
         Error::new(ErrorKind::Device, operation, context)
             .with_offset(offset)

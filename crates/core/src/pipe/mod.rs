@@ -16,6 +16,7 @@ pub use batch::{Batch, Finished};
 pub use report::{HopReport, PipeReport, PlaceReport};
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use datapipes_metrics::trace::{TraceLevel, follows};
@@ -293,6 +294,18 @@ impl Pipe {
             Body::Chain(chain) => State::Done(chain.transfer(span)),
             Body::Composite(pipes) => State::Composite(pipes.clone().start(span)?),
         }))
+    }
+
+    /// A descriptor that is readable when transfers that were started may be done: for programs
+    /// that wait for several things, and then ask [`Transfer::is_done`] of each that they started
+    /// here. It is only waited for: neither read nor written. `None` where the route has no queue
+    /// with one.
+    ///
+    /// # Errors
+    /// `Forked` in a child of the process that connected the pipe.
+    pub fn event(&self) -> Result<Option<BorrowedFd<'_>>> {
+        self.owner.check("watch")?;
+        Ok(self.queue().and_then(|queue| queue.event()))
     }
 
     /// The two ends.

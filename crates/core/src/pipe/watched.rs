@@ -13,7 +13,7 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// The mover, with the file's observers told of what it does, if the target is a file.
 pub(super) fn watched(mover: Mover, target: &Endpoint) -> Mover {
-    let Some((watchers, begins_at)) = target.watched() else { return mover };
+    let Some((watchers, begins_at)) = target.watched_target() else { return mover };
     let told = Told { watchers: watchers.clone(), begins_at };
     match mover {
         Mover::Inline(inner) => Mover::Inline(Box::new(WatchedInline { inner, told })),

@@ -2,6 +2,7 @@
 
 mod core_cache;
 mod dram;
+mod file_in_memory;
 mod numa;
 
 pub use core_cache::CoreCache;

@@ -45,7 +45,7 @@ pub(super) fn map(path: &Path, options: PmemOptions) -> Result<Mapped> {
     let bytes = usize::try_from(len).ok().filter(|len| *len <= isize::MAX as usize);
     let bytes = bytes.ok_or_else(|| file.bad(format!("has {len} bytes, more than this process can address")))?;
     let watchers = watch::of((file.stat.st_dev, file.stat.st_ino));
-    let of = MappedFile { path: path.to_path_buf(), watchers: watchers.clone(), sharing };
+    let of = MappedFile { begins_at: 0, path: path.to_path_buf(), watchers: watchers.clone(), sharing };
     let region = Region::map_file(file.fd.as_fd(), bytes, of).map_err(|e| file.refused(e, sharing, len))?;
     let is_file = FileType::from_raw_mode(file.stat.st_mode) == FileType::RegularFile;
     Ok(Mapped { range: region.range(0, bytes)?, watchers, file: is_file.then_some(file.fd) })

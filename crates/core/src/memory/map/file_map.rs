@@ -1,4 +1,4 @@
-//! Regions over a file's pages, of which persistent places in memory are made.
+//! Regions over a file's pages: persistent places in memory, and files that are read in place.
 
 use std::ops::{Deref, Range};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -51,7 +51,8 @@ impl Drop for Unmap {
 }
 
 impl Region {
-    /// Maps the first `len` bytes of an open file or character device for reading and writing.
+    /// Maps `len` bytes of an open file or character device for reading and writing, from the
+    /// offset on that `of` has, which is a multiple of the page size.
     ///
     /// Touching a page that the file no longer has, or that the medium cannot return, raises
     /// `SIGBUS`. Copies in this module are guarded against that.
@@ -60,10 +61,13 @@ impl Region {
         let flags = match of.sharing {
             Sharing::Written => libc::MAP_SHARED,
             Sharing::Synchronous => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
+            // Most pages are never written, so no memory is set aside for copies of all.
+            Sharing::Private => libc::MAP_PRIVATE | libc::MAP_NORESERVE,
         };
         let access = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::off_t::try_from(of.begins_at).map_err(|_| Errno::OVERFLOW)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, file.as_raw_fd(), 0) };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, file.as_raw_fd(), at) };
         if base == libc::MAP_FAILED {
             return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
         }
@@ -75,9 +79,19 @@ impl Region {
 }
 
 impl MemoryRange {
-    /// The file that its region maps from the file's first byte on, if any.
+    /// The file that its region maps, if any.
     pub(crate) fn file(&self) -> Option<&MappedFile> {
         self.region().file()
+    }
+
+    /// The file that stores to the range reach, if any.
+    pub(crate) fn stored_file(&self) -> Option<&MappedFile> {
+        self.file().filter(|file| file.sharing != Sharing::Private)
+    }
+
+    /// The offset of the range in the file that its region maps.
+    pub(crate) fn at_in(&self, file: &MappedFile) -> u64 {
+        file.begins_at.saturating_add(self.at() as u64)
     }
 
     /// Tells the observers of the file, if there is one, that the whole range is about to change.
@@ -105,9 +119,9 @@ impl MemoryRange {
         operation: &'static str,
         refer: impl FnOnce(&'a Arc<WriteObservers>) -> W,
     ) -> Result<Option<Change<W>>> {
-        let Some(file) = self.file() else { return Ok(None) };
+        let Some(file) = self.stored_file() else { return Ok(None) };
         file.watchers.check_process(operation)?;
-        let start = self.at() as u64;
+        let start = self.at_in(file);
         Ok(Some(Change::begin(refer(&file.watchers), start..start.saturating_add(self.len() as u64))))
     }
 

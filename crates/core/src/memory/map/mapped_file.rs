@@ -14,11 +14,15 @@ pub(crate) enum Sharing {
     /// processor's caches, and the file's blocks are on disk before a page can be written. The
     /// kernel refuses the flags where it cannot promise that.
     Synchronous,
+    /// `MAP_PRIVATE`: they never do. A page is copied for the mapping when it is first written.
+    Private,
 }
 
-/// The file whose first bytes a region maps.
+/// The file that a region maps.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
+    /// The offset in the file of the region's first byte.
+    pub(crate) begins_at: u64,
     /// The path, for messages.
     pub(crate) path: PathBuf,
     /// The observers that are told of changes.

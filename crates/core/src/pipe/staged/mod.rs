@@ -96,12 +96,14 @@ fn ends<'a>(
     }
 }
 
-/// What is open belongs to the process that opened it. (Memory that maps no file is copied for a
-/// child, who may use it.)
+/// What is open belongs to the process that opened it. (Memory whose stores reach no file is copied
+/// for a child, who may use it.)
 fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
     [source, target].into_iter().try_for_each(|end| match &end.handle {
         EndpointHandle::File(file) => file.write_observers().check_process("connect"),
-        EndpointHandle::Memory(range) => range.file().map_or(Ok(()), |file| file.watchers.check_process("connect")),
+        EndpointHandle::Memory(range) => {
+            range.stored_file().map_or(Ok(()), |file| file.watchers.check_process("connect"))
+        }
         EndpointHandle::Staging(_) => end.staging().map_or(Ok(()), |staging| staging.check_process("connect")),
         EndpointHandle::Reader(_) | EndpointHandle::Other(_) => Ok(()),
     })
