@@ -11,6 +11,7 @@ use datapipes::{Error, ErrorKind, Result, Ssd};
 use datapipes_cache::{CacheOptions, CachePolicy, ExternalChanges, FineGrained, Metrics};
 
 use super::load::{Phase, phases};
+use super::memory;
 use super::plot::{self, Sample};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_count, parse_size};
@@ -163,7 +164,7 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>) -> Result<CommandStatus> {
             note(&format!("drawn in {}\n", path.display()));
         }
         if let (Some(path), 0) = (&args.plot_memory, number) {
-            save(path, &super::memory::svg(&fine.metrics(), args.memory, reads))?;
+            save(path, &memory::svg(&fine.metrics(), args.memory, reads))?;
         }
         let file = file.display().to_string();
         let (metrics, explain) = (fine.metrics(), fine.explain());
