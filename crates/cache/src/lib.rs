@@ -64,6 +64,6 @@ pub use datapipes_metrics::Histogram;
 pub use device::engine;
 pub use fine::FineGrained;
 pub use latencies::Latencies;
-pub use metrics::{ClassMetrics, Metrics};
+pub use metrics::{ClassMetrics, Metrics, SLAB_BYTES};
 pub use miss::gather::Gathered;
 pub use store::reassign::Reassignment;

@@ -10,6 +10,9 @@ use crate::latencies::Latencies;
 use crate::store::StoreState;
 use crate::store::class::{CAPACITIES, SLAB};
 
+/// The bytes of a slab.
+pub const SLAB_BYTES: usize = SLAB;
+
 /// The counters of a size class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use datapipes_metrics::trace::{TraceLevel, follows};
+
 use crate::backend::{Backend, Constraints, ExtentOptions, ExtentReader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Locator, StageOrder, StagePlace, Staging};
@@ -74,7 +76,15 @@ impl Machine {
     /// As [`connect`](Self::connect).
     pub fn connect_with(&self, source: &dyn Locator, target: &dyn Locator, constraints: &Constraints) -> Result<Pipe> {
         constraints.check()?;
-        staged::connect(&self.planner(constraints), &source.endpoint(), &target.endpoint())
+        let span = datapipes_metrics::span!(Debug, "connect", [], empty: [route]);
+        let pipe = staged::connect(&self.planner(constraints), &source.endpoint(), &target.endpoint());
+        if follows(TraceLevel::Debug)
+            && let Ok(pipe) = &pipe
+        {
+            span.record("route", &pipe.route().primitives().join(" > "));
+        }
+        span.ended(pipe.is_ok());
+        pipe
     }
 
     /// Returns the route that `connect_with` would take, without connecting.

@@ -6,6 +6,8 @@
 //! | [`Sample`] | a value of a measurement, with its labels |
 //! | [`Histogram`], [`Recorder`] | distributions of times, with a bounded relative error |
 //! | [`prometheus()`], [`Document`] | samples as Prometheus' text, and as JSON |
+//! | [`spans`], [`trace`] | every span and event for `tracing` once, and the macros that tell of them (feature `tracing`) |
+//! | `FacadePublisher` | samples for the recorder of the crate `metrics` (feature `facade`) |
 //!
 //! Reports of the other crates give samples (`samples()`). They are values: nothing is registered,
 //! and nothing is counted for them that the reports do not have.
@@ -20,13 +22,19 @@
 #![deny(unsafe_code)]
 
 mod document;
+#[cfg(feature = "facade")]
+mod facade;
 mod histogram;
 mod measurement;
 mod prometheus;
 mod sample;
+pub mod spans;
+pub mod trace;
 pub mod vocabulary;
 
 pub use document::Document;
+#[cfg(feature = "facade")]
+pub use facade::FacadePublisher;
 pub use histogram::{Histogram, Recorder};
 pub use measurement::{Label, Measurement, MeasurementKind, Unit};
 pub use prometheus::prometheus;

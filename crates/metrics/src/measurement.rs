@@ -89,11 +89,13 @@ pub enum Label {
     Direction,
     /// The number of a client in the service's log.
     Client,
+    /// The command of `dpipe`: `sort`, `log append`.
+    Command,
 }
 
 impl Label {
     /// Every label.
-    pub const ALL: [Label; 14] = [
+    pub const ALL: [Label; 15] = [
         Label::Product,
         Label::Device,
         Label::Pipe,
@@ -108,6 +110,7 @@ impl Label {
         Label::Phase,
         Label::Direction,
         Label::Client,
+        Label::Command,
     ];
 
     /// Its name.
@@ -127,6 +130,7 @@ impl Label {
             Label::Phase => "phase",
             Label::Direction => "direction",
             Label::Client => "client",
+            Label::Command => "command",
         }
     }
 }

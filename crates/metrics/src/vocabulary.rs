@@ -275,6 +275,18 @@ measurements! {
     SORT_SPILLED = "datapipes_sort_spilled_bytes", Gauge, Bytes, [],
         "Bytes of runs that were given room at spill places";
 
+    // A command of dpipe that was asked for metrics.
+    COMMAND_STATE = "datapipes_command_state", Gauge, Count, [Command, Outcome],
+        "1 for how the command stands (running, completed, mismatch, failed, interrupted), and 0 for the others";
+    COMMAND_BEGAN = "datapipes_command_begin_timestamp_seconds", Gauge, Seconds, [Command],
+        "When the command began, in seconds since 1970";
+    COMMAND_ENDED = "datapipes_command_end_timestamp_seconds", Gauge, Seconds, [Command],
+        "When the command ended, in seconds since 1970";
+    COMMAND_TIME = "datapipes_command_seconds", Gauge, Seconds, [Command],
+        "How long the command has run";
+    COMMAND_CPU = "datapipes_command_cpu_seconds", Gauge, Seconds, [Command],
+        "Time on cores of the command and of the processes that it started and that have ended";
+
     // dpiped (datapipes-service).
     SERVICE_UP = "datapipes_service_up_seconds", Gauge, Seconds, [],
         "Time since the service was started";
@@ -290,6 +302,8 @@ measurements! {
         "Clients that are connected";
     SERVICE_CLIENT_LIMIT = "datapipes_service_client_limit", Gauge, Count, [],
         "The most clients that may be connected";
+    SERVICE_SCRAPES = "datapipes_service_scrapes_total", Counter, Count, [Outcome],
+        "Requests for metrics: answered, refused because they ask for something else, cut off before an answer";
     CLIENT_PIPES = "datapipes_client_pipes", Gauge, Count, [Client],
         "Pipes of a client";
     CLIENT_MAPPED = "datapipes_client_mapped_bytes", Gauge, Bytes, [Client],

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use datapipes_metrics::{Label, vocabulary};
+use datapipes_metrics::{Label, spans, vocabulary};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|dir| dir.join("Cargo.lock").exists()).unwrap().to_path_buf()
@@ -40,6 +40,61 @@ fn every_name_is_produced_somewhere() {
     let words: BTreeSet<&str> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     let unused: Vec<_> = vocabulary::ALL.iter().filter(|(constant, _)| !words.contains(constant)).collect();
     assert!(unused.is_empty(), "nobody produces {unused:?}");
+}
+
+/// The levels, names and fields of the spans and events that sources tell of.
+fn traced(code: &str) -> BTreeSet<(String, String, Vec<String>)> {
+    let mut found = BTreeSet::new();
+    let calls = code.split("datapipes_metrics::span!(").skip(1).chain(code.split("datapipes_metrics::event!(").skip(1));
+    for call in calls {
+        let words: Vec<&str> = call.splitn(3, ',').map(str::trim).collect();
+        let [level, name, rest] = words[..] else { panic!("{call:.80}") };
+        let (fields, rest) = rest.trim_start_matches('[').split_once(']').unwrap();
+        let mut named: Vec<String> =
+            fields.split(',').filter_map(|field| Some(field.split_once(" = ")?.0.trim().to_owned())).collect();
+        if let Some(empty) = rest.trim_start().strip_prefix(", empty: [") {
+            let empty = empty.split(']').next().unwrap().split(',').map(str::trim);
+            named.extend(empty.filter(|field| !field.is_empty()).map(str::to_owned));
+        }
+        found.insert((level.to_lowercase(), name.trim_matches('"').to_owned(), named));
+    }
+    found
+}
+
+#[test]
+fn every_span_and_event_is_told_of_as_it_is_listed() {
+    let mut code = String::new();
+    sources(&root().join("crates"), &mut code);
+    // The examples of the macros themselves are comments, and gone already.
+    let told = traced(&code);
+    let listed: BTreeSet<(String, String, Vec<String>)> = spans::ALL
+        .iter()
+        .map(|span| {
+            let fields = span.fields.iter().map(|field| (*field).to_owned()).collect();
+            (span.level.as_str().to_lowercase(), span.name.to_owned(), fields)
+        })
+        .collect();
+    assert_eq!(told, listed);
+    // Fields are labels of measurements, sums with their unit, or numbers of things.
+    let counts = ["runs", "threads", "slabs", "segments", "regions", "number"];
+    for span in spans::ALL {
+        for field in span.fields {
+            let is_label = Label::ALL.iter().any(|label| label.as_str() == *field);
+            assert!(is_label || field.ends_with("_bytes") || counts.contains(field), "{}: {field}", span.name);
+        }
+    }
+}
+
+#[test]
+fn the_page_lists_every_span_and_event() {
+    let mut table = String::from("| name | what | level | fields | what it is |\n|---|---|---|---|---|\n");
+    for span in spans::ALL {
+        let what = if span.lasts { "span" } else { "event" };
+        let (level, fields) = (span.level.as_str().to_lowercase(), span.fields.join(", "));
+        writeln!(table, "| `{}` | {what} | {level} | {fields} | {} |", span.name, span.help).unwrap();
+    }
+    let page = std::fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    assert!(page.contains(&table), "docs/metrics.md has another list of spans; this one is right:\n{table}");
 }
 
 /// Every name of ours in a text.

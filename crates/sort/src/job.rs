@@ -226,6 +226,14 @@ enum Task {
 }
 
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
+    let (memory_bytes, threads) = (job.memory_bytes as u64, job.threads as u64);
+    let span = datapipes_metrics::span!(Info, "sort", [memory_bytes = memory_bytes, threads = threads], empty: []);
+    let sorted = run_now(machine, job, task);
+    span.ended(sorted.is_ok());
+    sorted
+}
+
+fn run_now(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, method, .. } = job;
     let (program, control, spill_files) = (job.compress_program, job.control, job.spill_files);
     let threads = threads.clamp(1, most_threads(machine));

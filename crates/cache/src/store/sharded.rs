@@ -218,9 +218,15 @@ impl<P: Policy> Store for Sharded<P> {
         let (sums, count) = (self.hits.sums(), self.shards.len() as u64);
         let since = |now: u64, seen: &AtomicU64| now.wrapping_sub(seen.swap(now, Ordering::Relaxed)) / count;
         let unlocked = std::array::from_fn(|c| std::array::from_fn(|i| since(sums[c][i], &self.seen[c][i])));
+        let mut all = 0;
         for padded in &self.shards {
             let moved = padded.shard.change().rebalance(how, &unlocked);
             self.reassigned.fetch_add(moved, Ordering::Relaxed);
+            all += moved;
+        }
+        if all > 0 {
+            // No shard is locked here.
+            datapipes_metrics::event!(Debug, "slabs_reassigned", [slabs = all]);
         }
     }
 

@@ -73,8 +73,11 @@ impl Chain {
     /// The first hop brings the bytes, the later ones work on them where they are.
     fn place(&self, span: CheckedSpan) -> Result<()> {
         let mut span = span.span();
-        for stage in &self.stages {
-            stage.finish(stage.start(span)?)?;
+        for (number, stage) in (1_u64..).zip(&self.stages) {
+            let traced = datapipes_metrics::span!(Trace, "hop", [number = number, len_bytes = span.len], empty: []);
+            let moved = stage.start(span).and_then(|started| stage.finish(started));
+            traced.ended(moved.is_ok());
+            moved?;
             span.source = span.target;
         }
         Ok(())

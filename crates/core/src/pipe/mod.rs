@@ -18,6 +18,8 @@ pub use report::{HopReport, PipeReport, PlaceReport};
 use std::fmt;
 use std::sync::Arc;
 
+use datapipes_metrics::trace::{TraceLevel, follows};
+
 use crate::backend::{Constraints, Counters, InlineMover, Mover, OfferQuery};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Endpoint, EndpointHandle};
@@ -257,12 +259,26 @@ impl Pipe {
     #[inline]
     pub fn transfer(&self, span: Span) -> Result<()> {
         let span = self.check(span)?;
+        if follows(TraceLevel::Trace) { self.move_traced(span) } else { self.move_now(span) }
+    }
+
+    #[inline]
+    fn move_now(&self, span: CheckedSpan) -> Result<()> {
         match &self.body {
             Body::Inline(inline) => inline.transfer(span.span()),
             Body::Queued(queue) => queue.wait(queue.submit(span.span())?),
             Body::Chain(chain) => chain.transfer(span),
             Body::Composite(pipes) => pipes.clone().start(span)?.wait(),
         }
+    }
+
+    #[cold]
+    fn move_traced(&self, span: CheckedSpan) -> Result<()> {
+        let route = self.route.primitives().join(" > ");
+        let traced = datapipes_metrics::span!(Trace, "transfer", [route = route, len_bytes = span.len], empty: []);
+        let result = self.move_now(span);
+        traced.ended(result.is_ok());
+        result
     }
 
     /// Starts a transfer. Where the route has no queue, it is complete on return.

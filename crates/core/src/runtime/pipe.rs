@@ -104,6 +104,7 @@ impl RuntimePipe {
     #[inline]
     pub fn transfer(&self, span: Span) -> Result<Handle> {
         let span = self.state.pipe.check(span)?;
+        datapipes_metrics::event!(Trace, "submit", [class = self.service.class.name(), len_bytes = span.len]);
         if self.runs_inline(span) { self.transfer_inline(span) } else { self.start(span, true) }
     }
 

@@ -84,9 +84,11 @@ impl Checkpoint {
             indices.push(index);
             jobs.push(Job { memory, offset: region.offset });
         }
-        pieces::run(&self.machine.0, (CopyDirection::Restore, &self.ssd), &jobs, watch, &mut |job, at, bytes| {
-            self.check(indices[job], at, bytes)
-        })
+        let span = datapipes_metrics::span!(Info, "checkpoint_restore", [number = self.manifest.number], empty: []);
+        let mut check = |job: usize, at, bytes: &[u8]| self.check(indices[job], at, bytes);
+        let restored = pieces::run(&self.machine.0, (CopyDirection::Restore, &self.ssd), &jobs, watch, &mut check);
+        span.ended(restored.is_ok());
+        restored
     }
 
     /// Restores all regions into new memory.

@@ -77,7 +77,13 @@ impl Checkpoints {
         options: &SaveOptions,
         watch: ProgressCallback<'_>,
     ) -> Result<SavedCheckpoint> {
-        save(self, regions, options, watch)
+        let len_bytes: u64 = regions.iter().map(|(_, memory)| memory.len() as u64).sum();
+        let count = regions.len() as u64;
+        let span =
+            datapipes_metrics::span!(Info, "checkpoint_save", [regions = count, len_bytes = len_bytes], empty: []);
+        let saved = save(self, regions, options, watch);
+        span.ended(saved.is_ok());
+        saved
     }
 }
 

@@ -254,6 +254,14 @@ impl<L: Layout> Passes<'_, L> {
 
     /// Does one pass.
     fn merge(&self, group: Vec<MergeInput>, target: Target<'_>) -> Result<MergeResult> {
+        let runs = group.len() as u64;
+        let span = datapipes_metrics::span!(Debug, "merge_pass", [runs = runs], empty: []);
+        let merged = self.merge_now(group, target);
+        span.ended(merged.is_ok());
+        merged
+    }
+
+    fn merge_now(&self, group: Vec<MergeInput>, target: Target<'_>) -> Result<MergeResult> {
         let progress = &self.engine.control.progress;
         let counter = if target.is_output() { &progress.written } else { &progress.spilled };
         let mut runs = Vec::with_capacity(group.len());

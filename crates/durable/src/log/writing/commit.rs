@@ -13,7 +13,7 @@
 //! The memory is two halves; an appender that finds the half full helps or waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use std::{any::Any, fs::File, io::Read};
 
@@ -22,6 +22,7 @@ use datapipes_core::locks::{Condvar, Mutex, MutexGuard};
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
 use datapipes_metrics::Recorder;
+use datapipes_metrics::trace::{TraceLevel, follows};
 
 use super::failure::Failure;
 use super::stats::{LatencySummary, LogLatencies, LogStats};
@@ -98,6 +99,8 @@ pub struct Log {
     codec: Codec,
     batch_bytes: usize,
     closed: AtomicBool,
+    /// Segments that were begun and that nobody was told of, while somebody follows them.
+    untold_segments: AtomicU64,
     owner: OwningProcess,
     _sole: Box<dyn Any + Send + Sync>,
 }
@@ -129,6 +132,8 @@ impl Ticket<'_> {
         let mut state = self.log.lock();
         state = self.log.wait_durable(state, self.batch)?;
         state.counts.acknowledged.record(self.since.elapsed());
+        drop(state);
+        self.log.tell_of_segments();
         Ok(self.number)
     }
 
@@ -216,6 +221,7 @@ impl Log {
             codec: Codec::new(&log_id),
             batch_bytes,
             closed: AtomicBool::new(false),
+            untold_segments: AtomicU64::new(0),
             owner: OwningProcess::here(),
             _sole: sole,
         };
@@ -234,7 +240,20 @@ impl Log {
     /// `InvalidInput` for a record longer than [`record_limit`](Self::record_limit); errors of an
     /// earlier write or sync.
     pub fn append(&self, record: &[u8]) -> Result<Ticket<'_>> {
-        self.append_frame(FrameKind::Record, record, true)
+        let ticket = self.append_frame(FrameKind::Record, record, true);
+        self.tell_of_segments();
+        ticket
+    }
+
+    /// Tells of new segments, while this thread has no lock and its batch is written.
+    #[inline]
+    fn tell_of_segments(&self) {
+        if follows(TraceLevel::Debug) {
+            let segments = self.untold_segments.swap(0, Relaxed);
+            if segments > 0 {
+                datapipes_metrics::event!(Debug, "log_rotation", [segments = segments]);
+            }
+        }
     }
 
     /// Appends a record, or returns `Busy` if that would wait for the device.
@@ -456,6 +475,9 @@ impl Log {
                 // for ever.
                 let took = guard::call(ForeignCode::Storage, || self.writer().write(source as u64, len as u64, at));
                 let took = took.unwrap_or_else(|panicked| Err(panicked.error("append")));
+                if follows(TraceLevel::Debug) && took.as_ref().is_ok_and(|took| took.rotation.is_some()) {
+                    self.untold_segments.fetch_add(1, Relaxed);
+                }
                 (self.lock(), took.map(|took| (took, end)))
             }
         };

@@ -91,6 +91,13 @@ impl ControllerClient {
     /// # Errors
     /// See [`Tree::revoke`](crate::capability::Tree::revoke).
     pub fn revoke(&mut self, cap: Cap) -> Result<()> {
+        let span = datapipes_metrics::span!(Debug, "revoke", [], empty: []);
+        let revoked = self.revoke_now(cap);
+        span.ended(revoked.is_ok());
+        revoked
+    }
+
+    fn revoke_now(&mut self, cap: Cap) -> Result<()> {
         let Answer::Revoked { settles: Some(revocation), .. } = self.ask(&Ask::Revoke { cap })? else { return Ok(()) };
         while !self.settled.remove(&revocation) {
             match self.next()? {

@@ -276,6 +276,13 @@ impl Session {
     /// patience is over before a device is known to have nothing of a memory: the capabilities are
     /// gone, and the controller continues with the device.
     pub fn revoke(&mut self, cap: Cap) -> Result<usize> {
+        let span = datapipes_metrics::span!(Debug, "revoke", [], empty: []);
+        let revoked = self.revoke_now(cap);
+        span.ended(revoked.is_ok());
+        revoked
+    }
+
+    fn revoke_now(&mut self, cap: Cap) -> Result<usize> {
         match self.ask(&Ask::Revoke { cap }, &[])? {
             Answer::Revoked { count, settles: None } => Ok(count),
             Answer::Revoked { count, settles: Some(revocation) } => {
