@@ -62,6 +62,8 @@ pub struct Rejected {
     pub primitive: &'static str,
     /// Why it was rejected.
     pub why: String,
+    /// What it would have been like, where it could have served: latency, rate and side effects.
+    pub quality: Option<Quality>,
 }
 
 /// The route of a pipe: hops with reasons, and the rejected primitives.
@@ -287,6 +289,7 @@ impl Planner<'_> {
                         backend: backend.name(),
                         primitive: offer.primitive,
                         why,
+                        quality: None,
                     }),
                 }
             }
@@ -371,6 +374,7 @@ impl Leg {
             backend: self.backend.name(),
             primitive: self.offer.primitive,
             why,
+            quality: Some(self.quality.clone()),
         }
     }
 }
