@@ -154,9 +154,9 @@ fn started_with_a_socket_it_serves_that_one_and_tells_its_manager() {
         let len = notified.recv(&mut message).unwrap();
         String::from_utf8_lossy(&message[..len]).into_owned()
     };
-    assert_eq!(heard(), "READY=1");
+    assert!(heard().starts_with("READY=1\nSTATUS="));
     service.signal(15);
-    assert_eq!(heard(), "STOPPING=1");
+    assert!(heard().starts_with("STOPPING=1\nSTATUS="));
     let (status, log) = service.end();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(path.exists(), "the socket is its manager's");
@@ -200,14 +200,15 @@ fn idle_it_does_nothing_at_all() {
 
 #[test]
 fn the_units_are_understood_by_systemd() {
-    let units = ["dpiped.service", "dpiped.socket"].map(|unit| Path::new(env!("CARGO_MANIFEST_DIR")).join(unit));
+    let names = ["dpiped.service", "dpiped.socket", "dpiped-metrics.socket"];
+    let units = names.map(|unit| Path::new(env!("CARGO_MANIFEST_DIR")).join(unit));
     // The units are verified with a program that exists.
     let dir = Dir::new();
     for unit in &units {
         let text = std::fs::read_to_string(unit).unwrap().replace("/usr/bin/dpiped", env!("CARGO_BIN_EXE_dpiped"));
         std::fs::write(dir.0.join(unit.file_name().unwrap()), text).unwrap();
     }
-    let copies = ["dpiped.service", "dpiped.socket"].map(|unit| dir.0.join(unit));
+    let copies = names.map(|unit| dir.0.join(unit));
     match Command::new("systemd-analyze").arg("verify").args(&copies).output() {
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);

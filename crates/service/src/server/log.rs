@@ -1,5 +1,8 @@
 //! The service's log: plain lines, one for each fact.
 //!
+//! Where standard error goes to systemd's journal, each line begins with its priority (`<4>`), which
+//! the journal takes off and keeps as a field (sd-daemon(3)).
+//!
 //! Clients cause lines, by connecting or by being refused, and a log takes space. So lines about
 //! clients are limited, and the number of omitted lines is logged. The service's own lines are not
 //! limited.
@@ -16,6 +19,28 @@ const BURST: f64 = 200.0;
 /// Lines about clients per second, after that.
 const RATE: f64 = 10.0;
 
+/// How much a line matters, as syslog counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogPriority {
+    /// The service cannot do what it is for.
+    Error,
+    /// Somebody was refused, or something is missing.
+    Warning,
+    /// What happens in the life of a service.
+    Info,
+}
+
+impl LogPriority {
+    const fn number(self) -> u8 {
+        match self {
+            LogPriority::Error => 3,
+            LogPriority::Warning => 4,
+            LogPriority::Info => 6,
+        }
+    }
+}
+
 type Sink = Box<dyn Write + Send>;
 
 /// The target of a service's lines: standard error, unless another is given.
@@ -25,6 +50,8 @@ pub struct ServiceLog(Arc<Mutex<State>>);
 struct State {
     /// `None` for standard error.
     sink: Option<Sink>,
+    /// Whether lines begin with their priority.
+    has_priorities: bool,
     allowance: Allowance,
 }
 
@@ -60,12 +87,18 @@ impl ServiceLog {
     }
 
     fn of(sink: Option<Sink>) -> ServiceLog {
-        ServiceLog(Arc::new(Mutex::new(State { sink, allowance: Allowance::new(Instant::now()) })))
+        let has_priorities = sink.is_none() && goes_to_journal();
+        ServiceLog(Arc::new(Mutex::new(State { sink, has_priorities, allowance: Allowance::new(Instant::now()) })))
     }
 
     /// Writes a line. If that fails, the line is lost and the service goes on.
     pub fn line(&self, line: fmt::Arguments<'_>) {
-        self.0.lock().write(line);
+        self.line_of(LogPriority::Info, line);
+    }
+
+    /// Writes a line of a priority.
+    pub fn line_of(&self, priority: LogPriority, line: fmt::Arguments<'_>) {
+        self.0.lock().write(priority, line);
     }
 
     /// Writes a line that a client caused, unless there were too many of them.
@@ -73,23 +106,35 @@ impl ServiceLog {
         let mut state = self.0.lock();
         match state.allowance.take(Instant::now()) {
             None => {}
-            Some(0) => state.write(line),
+            Some(0) => state.write(LogPriority::Warning, line),
             Some(omitted) => {
-                state.write(format_args!("{omitted} lines about clients were left out: there were too many"));
-                state.write(line);
+                let said = format_args!("{omitted} lines about clients were left out: there were too many");
+                state.write(LogPriority::Warning, said);
+                state.write(LogPriority::Warning, line);
             }
         }
     }
 }
 
 impl State {
-    fn write(&mut self, line: fmt::Arguments<'_>) {
-        let line = format!("dpiped: {line}\n");
+    fn write(&mut self, priority: LogPriority, line: fmt::Arguments<'_>) {
+        // The journal knows whose line it is.
+        let line = match self.has_priorities {
+            true => format!("<{}>{line}\n", priority.number()),
+            false => format!("dpiped: {line}\n"),
+        };
         let _ = match &mut self.sink {
             Some(sink) => sink.write_all(line.as_bytes()),
             None => std::io::stderr().lock().write_all(line.as_bytes()),
         };
     }
+}
+
+/// Whether standard error is the stream that systemd connected to its journal: `JOURNAL_STREAM` has
+/// its device and inode. A program may have sent it elsewhere since.
+fn goes_to_journal() -> bool {
+    let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
+    rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| named == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 impl Default for ServiceLog {

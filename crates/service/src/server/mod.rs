@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! accept     one thread                    checks the user and the limits, starts a session
+//! metrics    one thread, where asked for   answers GET /metrics
 //! session    a thread for each client      hello, connect, status; sleeps otherwise
 //! transfers  the runtime                   its coordinator and worker pools, for all clients
 //! intake     helper processes              receive clients' descriptors, and check them
@@ -12,15 +13,20 @@
 //! threads.
 //!
 //! Unsafe code: the handler of `SIGBUS` (`guard`), asking the kernel for a client's user (`peer`),
-//! taking over the socket that systemd opened (`listen`), and `fork` (`intake`).
+//! taking over the sockets that systemd opened (`inherited`), and `fork` (`intake`).
 
 mod config;
 mod descriptors;
 mod entrance;
+mod inherited;
 mod log;
+mod metrics;
+mod probe;
+mod pulse;
 mod quotas;
 mod session;
 mod shared;
+mod status;
 mod wake;
 
 use std::os::fd::BorrowedFd;
@@ -35,12 +41,16 @@ use datapipes_core::{Error, ErrorKind, Machine, Result, Runtime, threads};
 
 pub use config::ServerOptions;
 pub use entrance::listen::Listener;
-pub use log::ServiceLog;
+pub use inherited::InheritedSockets;
+pub use log::{LogPriority, ServiceLog};
+pub use metrics::{MetricsAddress, MetricsListener};
+pub use probe::{ProbeOutcome, ServiceProbe};
 pub use quotas::limits::ServiceLimits;
 
 use descriptors::guard;
 use descriptors::intake::Intake;
 use entrance::accept;
+use pulse::Pulse;
 use quotas::account::{Ledger, Most};
 use shared::Shared;
 use wake::{event, ring};
@@ -48,7 +58,8 @@ use wake::{event, ring};
 /// A running service.
 pub struct Server {
     shared: Arc<Shared>,
-    accepts: threads::JoinHandle<()>,
+    /// The thread that accepts clients, and that of the metrics.
+    threads: Vec<threads::JoinHandle<()>>,
     drain: Drain,
 }
 
@@ -56,20 +67,22 @@ pub struct Server {
 /// device does not answer would keep us from ending. It is started with the service, because at the
 /// end there may be no thread to be had.
 struct Drain {
-    /// Sends it the accepting thread, which must end first.
-    begin: Sender<threads::JoinHandle<()>>,
+    /// Sends it the threads that must end first.
+    begin: Sender<Vec<threads::JoinHandle<()>>>,
     done: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Drain {
     fn start(shared: Arc<Shared>) -> Result<Drain> {
-        let (begin, is_due) = channel::<threads::JoinHandle<()>>();
+        let (begin, is_due) = channel::<Vec<threads::JoinHandle<()>>>();
         let done = Arc::new((Mutex::new(false), Condvar::new()));
         let told = done.clone();
         let drains = move || {
-            let Ok(accepts) = is_due.recv() else { return };
-            // It panics only by a bug of ours, and the panic was already printed.
-            let _ = threads::join(accepts);
+            let Ok(others) = is_due.recv() else { return };
+            for thread in others {
+                // It panics only by a bug of ours, and the panic was already printed.
+                let _ = threads::join(thread);
+            }
             // This is a statement of its own, so that the lock is not held while the runtime
             // drains.
             let runtime = shared.runtime.write().take();
@@ -115,13 +128,33 @@ impl Server {
             stopping: AtomicBool::new(false),
             closing: event()?,
             ending: event()?,
+            asked: event()?,
+            pulse: Pulse::default(),
             turned_away: AtomicU64::new(0),
             began: Instant::now(),
         });
         let drain = Drain::start(shared.clone())?;
         let ours = shared.clone();
         let accepts = threads::spawn("dpiped-accept", move || accept::run(&ours, listener))?;
-        Ok(Server { shared, accepts, drain })
+        Ok(Server { shared, threads: vec![accepts], drain })
+    }
+
+    /// Lets the metrics of the service be fetched at a listener, which it now owns.
+    ///
+    /// # Errors
+    /// `System` if the kernel gives no thread.
+    pub fn publish_metrics(&mut self, listener: MetricsListener) -> Result<()> {
+        let ours = self.shared.clone();
+        self.threads.push(threads::spawn("dpiped-metrics", move || metrics::endpoint::run(&ours, listener))?);
+        Ok(())
+    }
+
+    /// Makes a probe that finds out whether the service serves.
+    ///
+    /// # Errors
+    /// `NoMemory` for its memory.
+    pub fn probe(&self) -> Result<ServiceProbe> {
+        ServiceProbe::new(self.shared.clone())
     }
 
     /// Returns a descriptor that is shut (`POLLHUP`) when the service can receive no more
@@ -137,11 +170,11 @@ impl Server {
     pub fn stop(self, patience: Duration) -> bool {
         // A time beyond the clock's range means to wait without a limit.
         let until = Instant::now().checked_add(patience);
-        let Server { shared, accepts, drain: Drain { begin, done } } = self;
+        let Server { shared, threads, drain: Drain { begin, done } } = self;
         shared.stopping.store(true, Ordering::SeqCst);
         ring(&shared.closing);
         // The thread waits for this message.
-        let _ = begin.send(accepts);
+        let _ = begin.send(threads);
         let left = |until: Option<Instant>| match until {
             Some(until) => until.saturating_duration_since(Instant::now()),
             None => Duration::MAX,

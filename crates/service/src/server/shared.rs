@@ -11,6 +11,7 @@ use datapipes_core::{Error, ErrorKind, Result, Runtime};
 
 use super::config::ServerOptions;
 use super::descriptors::intake::Intake;
+use super::pulse::Pulse;
 use super::quotas::account::{Ledger, SessionFacts};
 
 /// The state shared by the sessions.
@@ -28,6 +29,9 @@ pub(super) struct Shared {
     pub(super) closing: OwnedFd,
     /// Readable for ever once the sessions must end.
     pub(super) ending: OwnedFd,
+    /// Readable when the accepting thread is to show that it goes on.
+    pub(super) asked: OwnedFd,
+    pub(super) pulse: Pulse,
     pub(super) turned_away: AtomicU64,
     pub(super) began: Instant,
 }

@@ -16,3 +16,9 @@ pub(super) fn ring(event: &OwnedFd) {
     // This fails only if the counter would overflow, and then the event is readable.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
+
+/// Makes an event that came unreadable again.
+pub(super) fn quiet(event: &OwnedFd) {
+    // This fails only if the event has not come, and then it is unreadable.
+    let _ = rustix::io::read(event, &mut [0; 8]);
+}

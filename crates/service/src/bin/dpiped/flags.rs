@@ -4,16 +4,19 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use datapipes_core::{Machine, parse_size};
-use datapipes_service::server::ServiceLimits;
+use datapipes_service::server::{MetricsAddress, ServiceLimits};
 
 const AFTER: &str = "\
 Sizes are numbers with K, M, G, T (1024) or KB, MB, GB, TB (1000).
-Started by systemd with a socket (LISTEN_FDS), it serves that one.
+Started by systemd with a socket (LISTEN_FDS), it serves that one. A socket with the name `metrics`
+(FileDescriptorName=) is the one for metrics. It tells systemd how it is (Type=notify), and keeps
+its watchdog waiting (WatchdogSec=) only after a copy that went through.
 SIGTERM and SIGINT stop it, after what is under way was carried out.
 
 Examples:
   dpiped                                       serve this user, at the default socket
   dpiped --socket /run/dpiped.sock --mode 666 --mapped-bytes 1G
+  dpiped --metrics 9465                        and metrics at http://127.0.0.1:9465/metrics
   dpiped --status                              what it serves, as JSON
 
 Exit status:
@@ -78,6 +81,17 @@ pub(crate) struct Flags {
     /// Seconds that stopping may take
     #[arg(long, alias = "patience", value_name = "S", default_value_t = 60)]
     pub(crate) timeout: u64,
+    /// Let metrics be fetched over HTTP, at /metrics, in Prometheus' text format: PORT (of this
+    /// machine only), ADDRESS:PORT, or the path of a Unix socket
+    #[arg(long, value_name = "ADDR|SOCKET")]
+    pub(crate) metrics: Option<MetricsAddress>,
+    /// Permissions of the Unix socket for metrics, octal
+    #[arg(long, default_value = "600", value_name = "MODE", value_parser = octal)]
+    pub(crate) metrics_mode: u32,
+    /// Show single clients and their pipes, by number, to all that can fetch metrics over TCP; at a
+    /// Unix socket they are always shown
+    #[arg(long)]
+    pub(crate) metrics_clients: bool,
     /// Print the status of the running service as JSON
     #[arg(long)]
     pub(crate) status: bool,

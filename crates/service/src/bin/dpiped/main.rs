@@ -11,21 +11,27 @@ mod signals;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use clap::Parser;
-use datapipes_core::{Error, Result};
-use datapipes_service::server::{Listener, Server, ServerOptions, ServiceLog};
+use datapipes_core::runtime::RuntimeOptions;
+use datapipes_core::{Error, Result, threads};
+use datapipes_service::server::{
+    InheritedSockets, Listener, LogPriority, MetricsListener, Server, ServerOptions, ServiceLog,
+};
 use datapipes_service::{Client, default_paths};
 
 use flags::Flags;
+use notify::ServiceManager;
 use signals::{Signals, Why};
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
     let outcome = if flags.status { status(&flags) } else { serve(&flags) };
     outcome.unwrap_or_else(|e| {
-        ServiceLog::default().line(format_args!("{e}"));
+        ServiceLog::default().line_of(LogPriority::Error, format_args!("{e}"));
         ExitCode::from(2)
     })
 }
@@ -33,34 +39,57 @@ fn main() -> ExitCode {
 fn serve(flags: &Flags) -> Result<ExitCode> {
     // This comes before any descriptor is opened and any thread is started: threads inherit the
     // blocked signals.
-    let inherited = Listener::inherited()?;
+    let inherited = InheritedSockets::take()?;
     let signals = Signals::block()?;
     signals::ignore_file_limit()?;
     raise_descriptors();
-    let listener = match (inherited, &flags.socket) {
+    let listener = match (inherited.service, &flags.socket) {
         (Some(listener), _) => listener,
         (None, Some(path)) => Listener::bind(path, flags.mode)?,
         (None, None) => Listener::bind(&default_paths()[0], flags.mode)?,
     };
+    let metrics = match (inherited.metrics, &flags.metrics) {
+        (Some(listener), _) => Some(listener),
+        (None, Some(address)) => Some(MetricsListener::bind(address, flags.metrics_mode)?),
+        (None, None) => None,
+    };
     let machine = datapipes_bundle::discover();
-    let config = ServerOptions::default()
+    let mut config = ServerOptions::default()
         .limits(flags.limits(&machine))
         .allow_uids(flags.allow_uid.clone())
         .any_filesystem(flags.any_filesystem);
+    if metrics.is_some() {
+        // Percentiles are what people look at first. They cost two looks at the clock a transfer.
+        config = config.runtime(RuntimeOptions::new(&machine).measure_latencies(true));
+    }
     let log = config.log.clone();
     let place = listener.path().map_or("the socket that was passed".into(), |path| path.display().to_string());
-    let server = Server::start(&machine, listener, config)?;
+    let mut server = Server::start(&machine, listener, config)?;
+    if let Some(listener) = metrics {
+        let shows = listener.shows_clients() || flags.metrics_clients;
+        log.line(format_args!("metrics at {}", listener.place()));
+        server.publish_metrics(listener.with_clients(shows))?;
+    }
     log.line(format_args!("serves at {place}, process {}", std::process::id()));
-    notify::tell("READY=1");
+    let manager = ServiceManager::find().map(Arc::new);
+    let telling = manager.clone().map(|manager| keep_told(manager, &server, log.clone())).transpose()?;
+    if let Some(manager) = &manager {
+        manager.tell(&format!("READY=1\nSTATUS=Serves at {place}"));
+    }
     let why = signals.wait(server.failed())?;
-    notify::tell("STOPPING=1");
+    // The probes end: from here on the service refuses new transfers.
+    drop(telling);
+    if let Some(manager) = &manager {
+        manager.tell("STOPPING=1\nSTATUS=Carries out what is under way");
+    }
     let asked = match why {
         Why::Signal(signal) => {
             log.line(format_args!("{signal}: stops"));
             true
         }
         Why::Failed => {
-            log.line(format_args!("the process dpiped-first was killed, so files can no longer be passed: stops"));
+            let what = "the process dpiped-first was killed, so files can no longer be passed: stops";
+            log.line_of(LogPriority::Error, format_args!("{what}"));
             false
         }
     };
@@ -68,8 +97,18 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
         log.line(format_args!("stopped; everything under way was carried out"));
         return Ok(if asked { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    log.line(format_args!("stopped; something was still under way after {} s", flags.timeout));
+    let what = format_args!("stopped; something was still under way after {} s", flags.timeout);
+    log.line_of(LogPriority::Warning, what);
     Ok(ExitCode::FAILURE)
+}
+
+/// Starts a thread that keeps the service manager told until the result is dropped. It is not
+/// waited for: a probe that hangs must not keep the service from stopping.
+fn keep_told(manager: Arc<ServiceManager>, server: &Server, log: ServiceLog) -> Result<Sender<()>> {
+    let (telling, end) = channel();
+    let probe = server.probe()?;
+    threads::spawn("dpiped-manager", move || manager.keep_told(probe, &log, &end))?;
+    Ok(telling)
 }
 
 fn status(flags: &Flags) -> Result<ExitCode> {

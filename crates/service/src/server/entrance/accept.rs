@@ -21,7 +21,7 @@ use crate::protocol::ServiceAnswer;
 use crate::server::quotas::account::SessionFacts;
 use crate::server::session::{Session, SessionDescriptors};
 use crate::server::shared::Shared;
-use crate::server::wake::event;
+use crate::server::wake::{event, quiet};
 
 /// How long to accept no client after the kernel had no memory or descriptors for one.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -55,6 +55,7 @@ impl Acceptor<'_> {
             let mut fds = vec![
                 PollFd::new(&self.listener.socket, PollFlags::IN),
                 PollFd::new(&self.shared.closing, PollFlags::IN),
+                PollFd::new(&self.shared.asked, PollFlags::IN),
             ];
             fds.extend(self.farewells.events());
             let timeout = self.farewells.timeout().map(|left| Timespec {
@@ -65,7 +66,11 @@ impl Acceptor<'_> {
             let ready = poll(&mut fds, timeout.as_ref()).is_ok();
             let due: Vec<bool> = fds.iter().map(|fd| ready && !fd.revents().is_empty()).collect();
             drop(fds);
-            self.farewells.see_to(&due[2..]);
+            self.farewells.see_to(&due[3..]);
+            if due[2] {
+                quiet(&self.shared.asked);
+                self.shared.pulse.answer();
+            }
             match (due[0], due[1]) {
                 (_, true) => return false,
                 (true, _) => return true,
