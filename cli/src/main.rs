@@ -9,6 +9,7 @@ mod any_locator;
 mod arguments;
 mod command_line;
 mod commands;
+mod metrics_file;
 mod outcome;
 mod picture;
 mod progress;

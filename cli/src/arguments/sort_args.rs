@@ -92,6 +92,8 @@ pub(crate) struct Parsed {
     /// `None`: where standard error is a terminal.
     pub(crate) progress: Option<bool>,
     pub(crate) report: bool,
+    /// The file for metrics.
+    pub(crate) metrics: Option<OsString>,
     pub(crate) explain: bool,
     /// To be shown once on stderr: the environment asks for another order than that of bytes.
     pub(crate) collation_note: Option<String>,
@@ -144,6 +146,7 @@ pub(crate) struct SortArgs {
     json: bool,
     progress: Option<bool>,
     report: bool,
+    metrics: Option<OsString>,
     explain: bool,
     /// --help or --version: nothing behind it counts.
     stop: Option<Action>,
@@ -343,6 +346,7 @@ impl SortArgs {
             "progress" => self.progress = Some(true),
             "no-progress" => self.progress = Some(false),
             "report" => self.report = true,
+            "metrics" => self.metrics = value.map(OsString::from_vec),
             "explain" => self.explain = true,
             "spill-order" => {
                 let given = find_word(given, "--spill-order", &SPILL_WORDS)?;
@@ -432,6 +436,7 @@ impl SortArgs {
             json: self.json,
             progress: self.progress,
             report: self.report,
+            metrics: self.metrics,
             explain: self.explain,
             // Records and numbers have no collation.
             collation_note: collation_note.filter(|_| format == Format::Lines),

@@ -5,6 +5,7 @@ mod applications;
 mod content;
 mod limit;
 mod load;
+mod memory;
 mod plot;
 mod stat;
 

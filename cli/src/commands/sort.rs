@@ -15,15 +15,17 @@ mod words;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use datapipes::Result;
+use datapipes_metrics::{Label, Sample, vocabulary};
 use datapipes_sort::{
     Control, Input, NumberKind, Output, RecordFormat, SmallInput, SmallOutcome, SortJob, SortProgress, SortReport,
     SpillFiles,
 };
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
+use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
 use crate::progress::{self, State};
 use crate::system::afterwards::close_afterwards;
@@ -41,10 +43,18 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let outcome = prepare(&mut parsed).and_then(|()| match parsed.action {
         Action::Help => print(help::TEXT).map(|()| CommandStatus::Good),
         Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| CommandStatus::Good),
-        Action::Check { quiet } => check::run(&parsed, quiet),
-        Action::Sort | Action::Merge => sort(&parsed).map(|()| CommandStatus::Good),
+        Action::Check { quiet } => {
+            told(file_of_metrics(&parsed), "sort", |metrics| metrics.during(Vec::new, || check::run(&parsed, quiet)))
+        }
+        Action::Sort | Action::Merge => {
+            told(file_of_metrics(&parsed), "sort", |metrics| sort(&parsed, metrics).map(|()| CommandStatus::Good))
+        }
     });
     exit_code_in_words("sort", outcome, |error| words::words(error, &places::folders(&parsed)))
+}
+
+fn file_of_metrics(parsed: &Parsed) -> Option<&Path> {
+    parsed.metrics.as_deref().map(Path::new)
 }
 
 /// Prints warnings and reads the salt of a random order, before any input is read.
@@ -66,7 +76,7 @@ fn prepare(parsed: &mut Parsed) -> Result<()> {
     Ok(())
 }
 
-fn sort(parsed: &Parsed) -> Result<()> {
+fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>) -> Result<()> {
     let names = names::to_sort(parsed)?;
     let output = places::output(parsed)?;
     let spill = places::spill(parsed)?;
@@ -105,14 +115,19 @@ fn sort(parsed: &Parsed) -> Result<()> {
         .fan_in(parsed.batch_size.unwrap_or(0))
         .spill_files(Some(spill_files.clone()))
         .control(control.clone());
-    let sorted = watched(parsed, &control, || match parsed.action {
-        Action::Merge => datapipes_sort::merge(&machine, job),
-        _ => datapipes_sort::sort(&machine, job),
-    });
+    let counters = control.progress.clone();
+    let sorts = || {
+        watched(parsed, &control, || match parsed.action {
+            Action::Merge => datapipes_sort::merge(&machine, job),
+            _ => datapipes_sort::sort(&machine, job),
+        })
+    };
+    let sorted = metrics.during(|| so_far(&counters), sorts);
     let report = match annotator {
         Some(annotator) => annotator.finish(sorted),
         None => sorted,
     }?;
+    metrics.keep(report.samples());
     tell(parsed, &report)?;
     close_afterwards(spill_files.take());
     Ok(())
@@ -121,7 +136,8 @@ fn sort(parsed: &Parsed) -> Result<()> {
 /// Sorts small files, without asking what machine this is. Returns the output if it did not.
 fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<Output>> {
     // Whoever asks how it is done is told about pipes, and gets them.
-    let asks = parsed.debug || parsed.explain || parsed.report || parsed.json || parsed.progress == Some(true);
+    let reports = parsed.report || parsed.json || parsed.metrics.is_some();
+    let asks = parsed.debug || parsed.explain || reports || parsed.progress == Some(true);
     // A percentage is taken of more than any machine has: what is asked for that way is not little.
     const MAX_MEMORY: u64 = 1 << 50;
     let Ok(memory) = parsed.buffer_bytes(MAX_MEMORY) else { return Ok(Some(output)) };
@@ -175,6 +191,15 @@ fn state(counters: &SortProgress, merges: bool) -> State {
         return State { phase, done: written, total: total.max(read) };
     }
     State { phase: "sorting", done: read, total }
+}
+
+/// What a sort that runs has read and written.
+fn so_far(counters: &SortProgress) -> Vec<Sample> {
+    let of = |counter: &AtomicU64, direction| {
+        Sample::new(&vocabulary::SORT_BYTES, counter.load(Relaxed)).label(Label::Direction, direction)
+    };
+    let spilled = Sample::new(&vocabulary::SORT_SPILLED, counters.spilled.load(Relaxed));
+    vec![of(&counters.read, "in"), of(&counters.written, "out"), spilled]
 }
 
 fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {

@@ -18,6 +18,7 @@ mod job;
 mod run;
 mod steps;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -30,14 +31,16 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
+use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, json, print, print_error};
 use crate::system::signals::{self, WaitsFor};
+use crate::table::save;
 use ends::origin::Origin;
 use ends::replay;
 use ends::waiting::WaitTimeout;
 use job::{Job, Target};
 use run::one::{self, Run};
-use run::table;
+use run::{picture, table};
 pub(crate) use steps::bodies::functions;
 use steps::chain::{Step, Work, names};
 pub(crate) use steps::supervisor::enter as keeper;
@@ -60,6 +63,7 @@ Nothing is at the output's name unless all of it arrived.",
         "dpipe stream --from file:data.bin --through exec:'tr a-z A-Z' --output upper.bin",
         "dpipe stream --from - --through gzip --placement central --output - < lines.txt > lines.gz",
         "dpipe stream --from generate:8M --placement all --output stream.bin",
+        "dpipe stream --from generate:8M --placement all --output stream.bin --plot channels.svg",
     ],
 };
 
@@ -134,6 +138,13 @@ pub(crate) struct Args {
     /// Print JSON: from, through, to, block_bytes, credits, trust, runs, verified
     #[arg(long)]
     json: bool,
+    /// Draw the data channels under each placement that ran, as SVG
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
+    /// and at the end
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -190,6 +201,10 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    told(args.metrics.as_deref(), "stream", |metrics| run_told(args, metrics))
+}
+
+fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
     let mut job = job(args)?;
     signals::catch(WaitsFor::Places);
     signals::keep_children();
@@ -201,11 +216,15 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut runs = Vec::new();
     for placement in args.placement.placements() {
         signals::check("stream")?;
-        let run = one::run(&job, placement)?;
+        let run = metrics.during(Vec::new, || one::run(&job, placement))?;
         if !args.json {
             say(&job.to, &table::run(&job, &run))?;
         }
         runs.push(run);
+        metrics.keep(runs.iter().flat_map(Run::samples).collect());
+    }
+    if let Some(path) = &args.plot {
+        save(path, &picture::svg(&runs))?;
     }
     let is_wrong = runs.iter().any(|run| run.verified == Some(false));
     let is_known = runs.iter().all(|run| run.verified.is_some());

@@ -49,7 +49,7 @@ const LONG: [(&str, Takes, u8); 29] = [
 
 /// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with
 /// --version-sort.
-const EXACT: [(&str, Takes); 16] = [
+const EXACT: [(&str, Takes); 17] = [
     ("version", Nothing),
     ("records", Perhaps),
     ("u32", Nothing),
@@ -60,6 +60,7 @@ const EXACT: [(&str, Takes); 16] = [
     ("progress", Nothing),
     ("no-progress", Nothing),
     ("report", Nothing),
+    ("metrics", Argument),
     ("explain", Nothing),
     ("memory", Argument),
     ("threads", Argument),

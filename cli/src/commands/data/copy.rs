@@ -17,6 +17,7 @@ use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
+use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};
 use crate::system::files;
@@ -65,6 +66,10 @@ pub(crate) struct Args {
     /// report
     #[arg(long)]
     json: bool,
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
+    /// and at the end
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
     #[command(flatten)]
     demands: Demands,
 }
@@ -91,6 +96,10 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    told(args.metrics.as_deref(), "copy", |metrics| run_told(args, metrics))
+}
+
+fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let (source, target) = (args.source.parse::<Uri>()?, args.target.parse::<Uri>()?);
     let known = match &target {
@@ -110,7 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     }
     let target = Target::open(&machine, &target, &source, len, args.force)?;
     signals::catch(WaitsFor::Places);
-    let outcome = copy(&machine, args, &source, target, len)?;
+    let outcome = copy(&machine, (args, metrics), &source, target, len)?;
     if args.json {
         print_json(&outcome)?;
     } else {
@@ -224,7 +233,13 @@ fn open_device(path: &Path, len: u64, force: bool) -> Result<Ssd> {
     Ok(ssd)
 }
 
-fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len: u64) -> Result<Outcome> {
+fn copy(
+    machine: &Machine,
+    (args, metrics): (&Args, &CommandMetrics<'_>),
+    source: &AnyLocator,
+    target: Target,
+    len: u64,
+) -> Result<Outcome> {
     let windows = Windows { source: window(source, len)?, target: window(&target.place, len)? };
     if args.verify && (windows.source < len || windows.target < len) {
         let error = Error::new(ErrorKind::InvalidInput, "verify", format!("memory holds less than the {len} bytes"));
@@ -235,7 +250,8 @@ fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len
     let visible = progress::wanted();
     let (started, cpu) = (Instant::now(), child::own_cpu_seconds());
     let state = || State { phase: "copying", done: done.load(Relaxed), total: len };
-    progress::during(visible, state, || move_all(&pipe, windows, len, &done))?;
+    let moves = || progress::during(visible, state, || move_all(&pipe, windows, len, &done));
+    metrics.during(|| pipe.report().samples("copy"), moves)?;
     let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
     let started = Instant::now();
     target.place.sync()?;

@@ -1,7 +1,9 @@
 //! `dpipe explain`: the way that bytes would take.
 
+mod picture;
+
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use datapipes::locator::parent_dir;
 use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Route, Ssd, Uri};
@@ -11,18 +13,20 @@ use crate::any_locator::{AnyLocator, Memory, with_access};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::table::save;
 
 const TYPICAL: u64 = 64 << 20;
 
 const ENDING: Ending = Ending {
     notes: "\
-Nothing is moved or created. It is an error (2) if no route meets the demands.",
+Nothing is moved or created, but for the picture. It is an error (2) if no route meets the demands.",
     zero: "a route is shown",
     one: None,
     examples: &[
         "dpipe explain data.bin dram:",
         "dpipe explain dram:1M new.bin --bypass-page-cache",
         "dpipe explain data.bin dram: --size 1G --deny uring-direct --json",
+        "dpipe explain data.bin dram: --plot route.svg",
     ],
 };
 
@@ -45,6 +49,9 @@ pub(crate) struct Args {
     /// rejected, tried_on (by primitive)
     #[arg(long)]
     json: bool,
+    /// Draw the places, the candidates with their costs, and the reasons, as SVG
+    #[arg(long, alias = "svg", value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -56,6 +63,9 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let typical = args.size.unwrap_or(source.len()?).max(1);
     let target = stand_in(&machine, &target, typical.min(TYPICAL))?;
     let route = machine.explain(&source, &target, &args.demands.constraints(typical))?;
+    if let Some(path) = &args.plot {
+        save(path, &picture::svg(&route, typical))?;
+    }
     if args.json {
         print_json(&Explained { route: &route, tried_on: tried_on(&route) })?
     } else {

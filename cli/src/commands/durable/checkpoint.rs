@@ -8,12 +8,15 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
 use datapipes::{AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
-use datapipes_durable::checkpoint::{Checkpoint, CheckpointEntry, Checkpoints, Fallback, Manifest, SaveOptions};
+use datapipes_durable::checkpoint::{
+    Checkpoint, CheckpointEntry, Checkpoints, Fallback, Manifest, SaveOptions, SavedCheckpoint,
+};
 use serde::Serialize;
 
 use crate::any_locator::open_to_read;
 use crate::arguments::ending::Ending;
 use crate::arguments::units;
+use crate::metrics_file::told;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::system::files;
 use crate::system::signals::{self, WaitsFor};
@@ -68,6 +71,10 @@ const VERIFY: Ending = Ending {
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
+    /// and at the end
+    #[arg(long, global = true, value_name = "FILE")]
+    metrics: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -143,16 +150,26 @@ struct Verify {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
-    match &args.action {
-        Action::Save(args) => save(args),
-        Action::Restore(args) => restore(args),
+    let name = match &args.action {
+        Action::Save(_) => "checkpoint save",
+        Action::Restore(_) => "checkpoint restore",
+        Action::List(_) => "checkpoint list",
+        Action::Verify(_) => "checkpoint verify",
+        Action::Bench(_) => "checkpoint bench",
+    };
+    told(args.metrics.as_deref(), name, |metrics| match &args.action {
+        Action::Save(args) => metrics.during(Vec::new, || save(args)).map(|saved| {
+            metrics.keep(saved.samples());
+            CommandStatus::Good
+        }),
+        Action::Restore(args) => metrics.during(Vec::new, || restore(args)),
         Action::List(args) => list(args),
-        Action::Verify(args) => verify(args),
-        Action::Bench(args) => bench::run(args),
-    }
+        Action::Verify(args) => metrics.during(Vec::new, || verify(args)),
+        Action::Bench(args) => metrics.during(Vec::new, || bench::run(args)),
+    })
 }
 
-fn save(args: &Save) -> Result<CommandStatus> {
+fn save(args: &Save) -> Result<SavedCheckpoint> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
     // It holds the bytes of all of them, and is as private as the most private.
@@ -172,7 +189,7 @@ fn save(args: &Save) -> Result<CommandStatus> {
     } else {
         print(&shown(&saved))?;
     }
-    Ok(CommandStatus::Good)
+    Ok(saved)
 }
 
 /// A file in memory.

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
+use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::system::standard_streams;
 
@@ -56,6 +57,10 @@ const RELEASE: Ending = Ending {
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
+    /// and at the end
+    #[arg(long, global = true, value_name = "FILE")]
+    metrics: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -147,20 +152,37 @@ struct Release {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
-    match &args.action {
-        Action::Append(args) => append(args),
-        Action::Read(args) => read(args),
-        Action::Stat(args) => stat(args),
+    let name = match &args.action {
+        Action::Append(_) => "log append",
+        Action::Read(_) => "log read",
+        Action::Stat(_) => "log stat",
+        Action::Release(_) => "log release",
+        Action::Bench(_) => "log bench",
+    };
+    told(args.metrics.as_deref(), name, |metrics| match &args.action {
+        Action::Append(args) => append(args, metrics),
+        Action::Read(args) => metrics.during(Vec::new, || read(args)),
+        Action::Stat(args) => metrics.during(Vec::new, || stat(args)),
         Action::Release(args) => release(args),
-        Action::Bench(args) => bench::run(args),
-    }
+        Action::Bench(args) => bench::run(args, metrics),
+    })
 }
 
 /// Lines that are there already go together; before this waits for more, all are durable. A signal
 /// simply ends it: what was acknowledged is safe, which is what a log is for.
-fn append(args: &Append) -> Result<CommandStatus> {
+fn append(args: &Append, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let log = args.settings.open(&machine, &args.dir)?;
+    metrics.during(|| log.stats().samples(), || append_lines(args, &log))?;
+    let stats = log.stats();
+    log.close()?;
+    if args.json {
+        print_json(&stats)?;
+    }
+    Ok(CommandStatus::Good)
+}
+
+fn append_lines(args: &Append, log: &Log) -> Result<()> {
     let mut input = BufReader::with_capacity(1 << 20, standard_streams::input()?);
     let mut out = standard_streams::output()?;
     let mut line = Vec::new();
@@ -183,16 +205,9 @@ fn append(args: &Append) -> Result<CommandStatus> {
             out.write_all(numbers.as_bytes()).map_err(|e| Error::io("write", e, standard_streams::OUTPUT))?;
         }
         if n == 0 {
-            break;
+            return Ok(());
         }
     }
-    let stats = log.stats();
-    drop(pending);
-    log.close()?;
-    if args.json {
-        print_json(&stats)?;
-    }
-    Ok(CommandStatus::Good)
 }
 
 #[derive(Serialize)]

@@ -9,17 +9,21 @@ use datapipes_cache::{CacheOptions, CachePolicy, ExternalChanges, FineGrained, M
 use serde::Serialize;
 
 use super::load::{Phase, phases};
+use super::memory;
 use super::plot::{self, Sample};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_count, parse_size};
+use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::progress;
 use crate::system::signals::{self, WaitsFor};
+use crate::table::save;
 
 const ENDING: Ending = Ending {
     notes: "\
 The files are not changed. With --plot, the load changes, and the picture shows how the cache
-follows: its hit ratio, threshold and slabs of each size class over the reads.",
+follows: its hit ratio, threshold and slabs of each size class over the reads. With
+--plot-memory, the picture shows how the memory budget is divided at the end.",
     zero: "the metrics are shown",
     one: None,
     examples: &[
@@ -27,6 +31,7 @@ follows: its hit ratio, threshold and slabs of each size class over the reads.",
         "dpipe fine stat data.bin --load 128@zipf:1.1,512@scan --reads 5000 --memory 4M --json",
         "seq 0 4096 409600 | dpipe fine stat data.bin --load 100@stdin --batch 1 --memory 4M",
         "dpipe fine stat data.bin --reads 5000 --memory 4M --plot cache.svg",
+        "dpipe fine stat data.bin --reads 5000 --memory 4M --plot-memory memory.svg --metrics cache.prom",
     ],
 };
 
@@ -63,6 +68,13 @@ pub(crate) struct Args {
     /// Draw how the cache of the first file followed the load, as SVG
     #[arg(long, alias = "svg", value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Draw the memory of the cache of the first file, as it is at the end, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot_memory: Option<PathBuf>,
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
+    /// and at the end
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
     /// Print JSON: of each file its name, seconds, reads, reads_per_second, metrics, explain
     #[arg(long)]
     json: bool,
@@ -99,6 +111,10 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    told(args.metrics.as_deref(), "fine stat", |metrics| run_told(args, metrics))
+}
+
+fn run_told(args: &Args, told: &CommandMetrics<'_>) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let default = if args.plot.is_some() { CHANGING } else { "128@zipf:0.8" };
     let bad = |why: String| Error::new(ErrorKind::InvalidInput, "choose a load", why);
@@ -118,10 +134,13 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         let mut course = Course { args, fine: &fine, samples: Vec::new(), shown: Instant::now(), reads: 0 };
         let started = Instant::now();
         let mut begins = Vec::new();
-        for phase in &load.0 {
-            begins.push((phase.to_string(), course.reads));
-            course.run(phase, ssd.len()?)?;
-        }
+        let read_all = || {
+            load.0.iter().try_for_each(|phase| {
+                begins.push((phase.to_string(), course.reads));
+                course.run(phase, ssd.len()?)
+            })
+        };
+        told.during(|| fine.metrics().samples(), read_all)?;
         course.clear_line();
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
         if let (Some(path), 0) = (&args.plot, number) {
@@ -131,6 +150,9 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
             let picture = plot::svg(&title, &remark, &begins, &course.samples);
             crate::system::files::write_text(path, &picture)?;
             note(&format!("drawn in {}\n", path.display()));
+        }
+        if let (Some(path), 0) = (&args.plot_memory, number) {
+            save(path, &memory::svg(&fine.metrics(), args.memory, reads))?;
         }
         let file = file.display().to_string();
         let (metrics, explain) = (fine.metrics(), fine.explain());

@@ -57,6 +57,8 @@ Options that GNU sort does not have:
       --json                   the same as JSON, on standard output with -o, else on standard error: records,
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
                                movements (role, between, primitive, pipes, counters), method, spill, compression, seconds
+      --metrics=FILE           write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
+                               seconds and at the end
       --method=WORD            sort what does not fit memory by runs and merge (merge), by buckets where that is
                                  possible (distribute), or as usually takes less time (auto): buckets for
                                  numbers, runs and merge for everything else

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{parse_count, parse_size};
+use crate::metrics_file::CommandMetrics;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::system::files::WorkFolder;
@@ -65,7 +66,7 @@ struct Outcome {
     route: Option<Route>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+pub(crate) fn run(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let options =
         LogOptions::default().batch_bytes(batch_bytes).segment_bytes((u64::from(batch_bytes) * 4).max(64 << 20));
     let log = Log::open(&machine, LogFolder::at(&machine, folder.path()), options)?;
-    let outcome = measure(&log, args)?;
+    let outcome = metrics.during(|| log.stats().samples(), || measure(&log, args))?;
     log.close()?;
     if args.json {
         print_json(&outcome)?;

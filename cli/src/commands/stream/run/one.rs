@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use datapipes::{AtomicFile, Error, ErrorKind, FileMode, Result, Ssd};
 use datapipes_fabric::control::{Program, Session};
 use datapipes_fabric::device::DevicePlace;
-use datapipes_fabric::placement::{Choice, Flow, Placement};
+use datapipes_fabric::placement::{Choice, Flow, Placement, Stop};
+use datapipes_metrics::{Label, Sample as Metric, vocabulary};
+use datapipes_picture::channels::{ChannelEnd, ChannelWire};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
@@ -38,6 +40,12 @@ pub(in crate::commands::stream) struct Run {
     pub(in crate::commands::stream) cpu_seconds: f64,
     /// In the order of the stream.
     pub(in crate::commands::stream) edges: Vec<Edge>,
+    /// The devices, in the order of the stream.
+    #[serde(skip)]
+    pub(in crate::commands::stream) devices: Vec<String>,
+    /// The channels that carried them, by their ends.
+    #[serde(skip)]
+    pub(in crate::commands::stream) wires: Vec<ChannelWire>,
     /// What was sent: by the generator's own account, the file's, or else what the source took from
     /// the network.
     pub(in crate::commands::stream) sent: Sum,
@@ -55,6 +63,18 @@ pub(in crate::commands::stream) struct Run {
     pub(in crate::commands::stream) verified: Option<bool>,
 }
 
+impl Run {
+    /// What each channel's sender sent, by the placement and the place in the stream.
+    pub(in crate::commands::stream) fn samples(&self) -> Vec<Metric> {
+        let of = |(at, edge): (usize, &Edge)| {
+            let pipe = format!("{} {at}", self.placement.name());
+            [(&vocabulary::CHANNEL_BLOCKS, edge.blocks), (&vocabulary::CHANNEL_BYTES, edge.bytes)]
+                .map(|(which, n)| Metric::new(which, n).label(Label::Pipe, pipe.clone()).label(Label::Direction, "out"))
+        };
+        self.edges.iter().enumerate().flat_map(of).collect()
+    }
+}
+
 /// What went from one device to the next.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::commands::stream) struct Edge {
@@ -66,6 +86,9 @@ pub(in crate::commands::stream) struct Edge {
     pub(in crate::commands::stream) blocks: u64,
     /// Their bytes.
     pub(in crate::commands::stream) bytes: u64,
+    /// The place of the sender among the devices.
+    #[serde(skip)]
+    pub(in crate::commands::stream) behind: usize,
 }
 
 /// The file, or the stream, that is written.
@@ -135,8 +158,17 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
     let first = chain.links[0].meter.read();
     let edges = chain.links.iter().map(|link| {
         let ((from, to), Sample { blocks, bytes, .. }) = (chain.names(link), link.meter.read());
-        Edge { from, to, blocks, bytes }
+        Edge { from, to, blocks, bytes, behind: link.from }
     });
+    let wires = flow.wiring().wires.iter().map(|wire| {
+        let end = |stop: Stop| match stop {
+            Stop::Device(node) => ChannelEnd::Device(node),
+            // A stream has no links to other machines.
+            Stop::Hub | Stop::Application | Stop::Elsewhere(_) => ChannelEnd::Relay,
+        };
+        ChannelWire { from: end(wire.from), to: end(wire.to) }
+    });
+    let wires = wires.collect();
     let (edges, channels, chosen) = (edges.collect(), flow.wiring().wires.len(), flow.placement);
     let choice = flow.choice.take();
     flow.end(&mut session)?;
@@ -157,6 +189,8 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
         bytes_per_second,
         cpu_seconds,
         edges,
+        devices: chain.devices.iter().map(|device| device.name.clone()).collect(),
+        wires,
         sent,
         due,
         due_from,

@@ -1,0 +1,203 @@
+//! `--metrics FILE`: how a command goes and what it did, for node_exporter's textfile collector.
+//!
+//! The file is written as a whole, under its name or not at all: when the command starts (so that a
+//! path which cannot be written is told before the work), every ten seconds, and at the end,
+//! whatever the end is. A command that is killed leaves its last state, and the time of the file
+//! says since when.
+
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use datapipes::Result;
+use datapipes::locks::Mutex;
+use datapipes_metrics::{Label, Sample, prometheus, vocabulary};
+
+use crate::outcome::{CommandStatus, note, print_error, shown};
+use crate::system::child;
+use crate::system::files::write_text;
+use crate::system::signals;
+
+const EVERY: Duration = Duration::from_secs(10);
+
+/// How a command stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Running,
+    Completed,
+    /// A check does not hold.
+    Mismatch,
+    Failed,
+    Interrupted,
+}
+
+impl Standing {
+    const ALL: [Standing; 5] =
+        [Standing::Running, Standing::Completed, Standing::Mismatch, Standing::Failed, Standing::Interrupted];
+
+    fn of(result: &Result<CommandStatus>) -> Standing {
+        match result {
+            Ok(CommandStatus::Good) => Standing::Completed,
+            Ok(CommandStatus::Bad) => Standing::Mismatch,
+            Err(_) if signals::arrived() => Standing::Interrupted,
+            Err(_) => Standing::Failed,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Standing::Running => "running",
+            Standing::Completed => "completed",
+            Standing::Mismatch => "mismatch",
+            Standing::Failed => "failed",
+            Standing::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// The metrics of a command that runs.
+#[derive(Debug)]
+pub(crate) struct CommandMetrics<'a> {
+    path: Option<&'a Path>,
+    command: &'static str,
+    began: Instant,
+    began_at: f64,
+    every: Duration,
+    /// What the command counted last.
+    kept: Mutex<Vec<Sample>>,
+}
+
+/// Does the work of a command, and writes its metrics where a file for them is named.
+pub(crate) fn told(
+    path: Option<&Path>,
+    command: &'static str,
+    work: impl FnOnce(&CommandMetrics<'_>) -> Result<CommandStatus>,
+) -> Result<CommandStatus> {
+    let metrics = CommandMetrics::new(path, command, EVERY);
+    metrics.write(Standing::Running)?;
+    let result = work(&metrics);
+    let written = metrics.write(Standing::of(&result));
+    match (result, written) {
+        (Ok(_), Err(e)) => Err(e),
+        (result, Ok(())) => result,
+        (Err(first), Err(e)) => {
+            print_error(&format!("dpipe {command}: {}\n", shown(command, &e)));
+            Err(first)
+        }
+    }
+}
+
+impl<'a> CommandMetrics<'a> {
+    fn new(path: Option<&'a Path>, command: &'static str, every: Duration) -> CommandMetrics<'a> {
+        CommandMetrics { path, command, began: Instant::now(), began_at: now(), every, kept: Mutex::default() }
+    }
+
+    /// Keeps what the command counted.
+    pub(crate) fn keep(&self, samples: Vec<Sample>) {
+        if self.path.is_some() {
+            *self.kept.lock() = samples;
+        }
+    }
+
+    /// Does a part of the work, and writes meanwhile what `look` finds.
+    pub(crate) fn during<T>(&self, look: impl Fn() -> Vec<Sample> + Sync, work: impl FnOnce() -> T) -> T {
+        if self.path.is_none() {
+            return work();
+        }
+        let look = &look;
+        std::thread::scope(|scope| {
+            let (finished, end) = channel::<()>();
+            let writes = datapipes::threads::spawn_scoped(scope, "metrics", move || {
+                let mut told = false;
+                while end.recv_timeout(self.every) == Err(RecvTimeoutError::Timeout) {
+                    self.keep(look());
+                    if let Err(e) = self.write(Standing::Running)
+                        && !std::mem::replace(&mut told, true)
+                    {
+                        note(&format!("dpipe {}: note: no metrics: {}\n", self.command, shown(self.command, &e)));
+                    }
+                }
+            });
+            if let Err(e) = writes {
+                note(&format!("dpipe {}: note: no metrics before the end: {e}\n", self.command));
+            }
+            let value = work();
+            drop(finished);
+            self.keep(look());
+            value
+        })
+    }
+
+    fn write(&self, standing: Standing) -> Result<()> {
+        let Some(path) = self.path else { return Ok(()) };
+        write_text(path, &prometheus(&self.samples(standing)))
+    }
+
+    fn samples(&self, standing: Standing) -> Vec<Sample> {
+        let mut samples: Vec<Sample> = Standing::ALL
+            .into_iter()
+            .map(|each| Sample::new(&vocabulary::COMMAND_STATE, each == standing).label(Label::Outcome, each.name()))
+            .collect();
+        samples.push(Sample::new(&vocabulary::COMMAND_BEGAN, self.began_at));
+        if standing != Standing::Running {
+            samples.push(Sample::new(&vocabulary::COMMAND_ENDED, now()));
+        }
+        samples.push(Sample::new(&vocabulary::COMMAND_TIME, self.began.elapsed()));
+        samples.push(Sample::new(&vocabulary::COMMAND_CPU, child::family_cpu_seconds()));
+        let mut samples: Vec<Sample> =
+            samples.into_iter().map(|sample| sample.label(Label::Command, self.command)).collect();
+        samples.extend(self.kept.lock().iter().cloned());
+        samples
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use datapipes::{Error, ErrorKind};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+
+    #[test]
+    fn the_file_is_there_before_the_work_during_it_and_after_any_end() {
+        let dir = tempfile_dir();
+        let path = dir.path().join("m.prom");
+        let read = || std::fs::read_to_string(&path).unwrap();
+        let state = |name: &str| format!("datapipes_command_state{{outcome=\"{name}\",command=\"sort\"}} 1\n");
+        let failed = told(Some(&path), "sort", |metrics| {
+            assert!(read().contains(&state("running")) && !read().contains("end_timestamp"));
+            let metrics = CommandMetrics { every: Duration::from_millis(1), kept: Mutex::default(), ..*metrics };
+            let runs = AtomicU64::new(0);
+            let look = || vec![Sample::new(&vocabulary::SORT_RUNS, runs.load(Relaxed))];
+            metrics.during(look, || {
+                runs.store(7, Relaxed);
+                while !read().contains("datapipes_sort_runs 7\n") {
+                    std::thread::yield_now();
+                }
+            });
+            Err(Error::new(ErrorKind::NoSpace, "sort", "full"))
+        });
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::NoSpace);
+        assert!(read().contains(&state("failed")) && read().contains("datapipes_command_end_timestamp_seconds"));
+        told(Some(&path), "sort", |metrics| {
+            metrics.keep(vec![Sample::new(&vocabulary::SORT_RUNS, 3u64)]);
+            Ok(CommandStatus::Bad)
+        })
+        .unwrap();
+        assert!(read().contains(&state("mismatch")) && read().contains("datapipes_sort_runs 3\n"), "{}", read());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+        let nowhere = dir.path().join("none/m.prom");
+        let refused = told(Some(&nowhere), "sort", |_| panic!("there is no place for the metrics"));
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(told(None, "sort", |metrics| metrics.during(Vec::new, || Ok(CommandStatus::Good))).is_ok());
+    }
+
+    fn tempfile_dir() -> datapipes_testkit::TempFolder {
+        datapipes_testkit::TempFolder::new().unwrap()
+    }
+}

@@ -1,0 +1,153 @@
+//! What a command leaves for monitoring, and the pictures that it draws.
+#![allow(clippy::unwrap_used)]
+
+mod scene;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use datapipes_testkit::ended;
+use scene::folder;
+
+fn dpipe(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.current_dir(folder).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn value(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
+    line.rsplit_once(' ').unwrap().1.parse().ok()
+}
+
+/// How a command stands by its file: exactly one state is 1.
+fn state(text: &str, command: &str) -> String {
+    let states = ["running", "completed", "mismatch", "failed", "interrupted"];
+    let of = |state: &&&str| {
+        let series = format!("datapipes_command_state{{outcome=\"{state}\",command=\"{command}\"}}");
+        value(text, &series).unwrap_or_else(|| panic!("no {series} in {text}")) == 1.0
+    };
+    let held: Vec<&&str> = states.iter().filter(of).collect();
+    assert_eq!(held.len(), 1, "{text}");
+    (**held[0]).to_owned()
+}
+
+#[test]
+fn each_command_says_how_it_ended_and_what_it_did() {
+    let folder = folder();
+    let at = folder.at();
+    std::fs::write(folder.path("in"), vec![7; 3 << 20]).unwrap();
+    let read = || std::fs::read_to_string(folder.path("m.prom")).unwrap();
+    let good = |arguments: &[&str]| {
+        let output = dpipe(at, &[arguments, &["--metrics", "m.prom"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        read()
+    };
+    let text = good(&["copy", "in", "out"]);
+    assert_eq!(state(&text, "copy"), "completed");
+    let moved: f64 = text
+        .lines()
+        .filter(|line| line.starts_with("datapipes_pipe_bytes_total{"))
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+        .fold(0.0, f64::max);
+    assert_eq!(moved, f64::from(3 << 20), "{text}");
+    assert!(value(&text, "datapipes_command_seconds{command=\"copy\"}").unwrap() > 0.0);
+    assert!(!text.contains(at.to_str().unwrap()), "a path of the user: {text}");
+
+    let text = good(&["sort", "--u64", "in", "-o", "sorted"]);
+    assert_eq!(state(&text, "sort"), "completed");
+    assert_eq!(value(&text, "datapipes_sort_bytes{direction=\"out\"}"), Some(f64::from(3 << 20)));
+
+    let text = good(&["fine", "stat", "in", "--reads", "500", "--memory", "4M"]);
+    assert_eq!(state(&text, "fine stat"), "completed");
+    let reads =
+        ["hit", "miss"].map(|outcome| value(&text, &format!("datapipes_cache_reads_total{{outcome=\"{outcome}\"}}")));
+    assert!(reads[0].unwrap() + reads[1].unwrap() >= 500.0);
+
+    let text = good(&["checkpoint", "save", "saves", "in"]);
+    assert_eq!(
+        (state(&text, "checkpoint save").as_str(), value(&text, "datapipes_checkpoint_bytes")),
+        ("completed", Some(f64::from(3 << 20)))
+    );
+    let text = good(&["log", "bench", "--seconds", "0.1", "--dir", "."]);
+    assert!(state(&text, "log bench") == "completed" && value(&text, "datapipes_log_records_total").unwrap() > 0.0);
+    let text = good(&["stream", "--from", "file:in", "--output", "streamed"]);
+    assert_eq!(state(&text, "stream"), "completed");
+    assert!(text.contains("datapipes_channel_bytes_total{pipe=\"distributed"), "{text}");
+
+    // What fails says so, too.
+    assert_eq!(dpipe(at, &["copy", "in", "dram:1M", "--verify", "--metrics", "m.prom"]).status.code(), Some(2));
+    assert_eq!(state(&read(), "copy"), "failed");
+    assert_eq!(dpipe(at, &["sort", "absent", "--metrics=m.prom"]).status.code(), Some(2));
+    assert_eq!(state(&read(), "sort"), "failed");
+    // A file that cannot be written is told before the work.
+    let refused = dpipe(at, &["copy", "in", "never", "--metrics", "nowhere/m.prom"]);
+    assert!(refused.status.code() == Some(2) && !folder.path("never").exists(), "{refused:?}");
+}
+
+#[test]
+fn a_command_that_a_signal_ends_says_that() {
+    let folder = folder();
+    let file = std::fs::File::create(folder.path("in")).unwrap();
+    file.set_len(64 << 30).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dpipe"))
+        .current_dir(folder.at())
+        .args(["copy", "in", "dram:4M", "--metrics", "m.prom"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let read = || std::fs::read_to_string(folder.path("m.prom")).unwrap_or_default();
+    datapipes_testkit::bounded("the file is there at the start", {
+        let path = folder.path("m.prom");
+        move || {
+            while !path.exists() {
+                std::thread::yield_now();
+            }
+        }
+    });
+    assert_eq!(state(&read(), "copy"), "running");
+    // It catches signals before it moves bytes.
+    let pid = child.id();
+    datapipes_testkit::bounded("it catches SIGTERM", move || {
+        let catches = || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (15 - 1) != 0
+        };
+        while !catches() {
+            std::thread::yield_now();
+        }
+    });
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    let status = ended(&mut child);
+    assert!(!status.success());
+    assert_eq!(state(&read(), "copy"), "interrupted");
+}
+
+#[test]
+fn pictures_are_drawn_of_what_is_there() {
+    let folder = folder();
+    let at = folder.at();
+    std::fs::write(folder.path("in"), vec![7; 1 << 20]).unwrap();
+    let draw = |arguments: &[&str], name: &str| {
+        let output = dpipe(at, arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        std::fs::read_to_string(folder.path(name)).unwrap()
+    };
+    let route = draw(&["explain", "in", "dram:", "--plot", "r.svg"], "r.svg");
+    let text = String::from_utf8(dpipe(at, &["explain", "in", "dram:", "--json"]).stdout).unwrap();
+    let told = scene::json(&text);
+    let rejected = told["rejected"].as_array().unwrap();
+    assert!(rejected.iter().any(|other| other["quality"]["bytes_per_second"].is_number()), "{told}");
+    for primitive in
+        rejected.iter().chain(told["hops"].as_array().unwrap()).map(|one| one["primitive"].as_str().unwrap())
+    {
+        assert!(route.contains(&format!(">{primitive}</text>")), "{primitive}");
+    }
+    let memory = draw(&["fine", "stat", "in", "--reads", "2000", "--memory", "4M", "--plot-memory", "m.svg"], "m.svg");
+    assert!(memory.contains("The budget: 4 MiB") && memory.contains("slabs of "), "{memory}");
+    let channels = ["stream", "--from", "file:in", "--placement", "all", "--output", "o", "--plot", "c.svg"];
+    let channels = draw(&channels, "c.svg");
+    // Source, crc32 and sink: two channels, and twice two where they are relayed.
+    assert_eq!(channels.matches("class=\"head chosen\"").count(), 2 + 4 + 4, "{channels}");
+}
