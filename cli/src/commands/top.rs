@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `words`, `figures` | what is shown of pages that others wrote |
 //! | `look` | what was seen at a moment |
 //! | `sources` | the pages that processes offer, and the service's status |
 //! | `rows` | two looks at a process become rows with rates |
@@ -14,12 +15,14 @@
 //! from, for a table with a line above and one below it.
 
 mod draw;
+mod figures;
 mod keys;
 mod look;
 mod rows;
 mod screen;
 mod sources;
 mod view_state;
+mod words;
 
 use std::time::{Duration, Instant};
 
@@ -146,12 +149,18 @@ fn live(args: &Args, sources: &mut Sources, state: &mut ViewState, screen: &mut 
                 panic!("as the test asked");
             }
         }
+        // A shell to which this was stopped, and came back, has set up the terminal for itself.
+        stale |= screen.take_back()?;
         // A signal, and another size, are noticed between two waits.
         let wait = due.saturating_duration_since(Instant::now()).min(Duration::from_millis(100));
         for key in screen.keys(wait)? {
             match state.key(key) {
                 Action::Quit => return Ok(()),
                 Action::Draw => stale = true,
+                Action::Stop => {
+                    screen.stop()?;
+                    stale = true;
+                }
                 Action::Nothing => {}
             }
         }

@@ -35,12 +35,12 @@ fn pages_are_whole_private_and_gone_with_their_process() {
     let folder = datapipes_testkit::TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
     // SAFETY: no other thread of this program reads the environment now: this is its only test.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder.at()) };
-    assert!(offer::pages().unwrap().is_empty());
+    assert!(offer::pages().unwrap().pages.is_empty());
 
     // What is read is what was written at one moment, whatever the writer does.
     let mut page = PageWriter::create("writer").unwrap();
     page.write(&samples(3)).unwrap();
-    let seen = offer::pages().unwrap();
+    let seen = offer::pages().unwrap().pages;
     assert_eq!((seen.len(), seen[0].owner.pid), (1, std::process::id()));
     assert_eq!(values(seen[0].text.as_ref().unwrap()), [3; 3]);
     assert!(seen[0].text.as_ref().unwrap().contains("\"writer\"") && seen[0].age < Duration::from_secs(60));
@@ -49,7 +49,7 @@ fn pages_are_whole_private_and_gone_with_their_process() {
         let reader = scope.spawn(|| {
             let mut looks = 0;
             while !done.load(Relaxed) {
-                let seen = offer::pages().unwrap();
+                let seen = offer::pages().unwrap().pages;
                 // The writer never rests, so a look may find no rest; it never finds a mixture.
                 if let Ok(text) = &seen[0].text {
                     let values = values(text);
@@ -72,8 +72,21 @@ fn pages_are_whole_private_and_gone_with_their_process() {
 
     // More than a page holds is cut, and what is left is whole.
     page.write(&samples(20_000)).unwrap();
-    let text = offer::pages().unwrap()[0].text.clone().unwrap();
+    let text = offer::pages().unwrap().pages[0].text.clone().unwrap();
     assert!(text.len() <= 256 << 10 && (1000..20_000).contains(&values(&text).len()), "{}", text.len());
+
+    // A look costs no more than so much, however many pages there are: some are not read.
+    let pages = folder.path("datapipes");
+    let name = std::fs::read_dir(&pages).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+    let copies = (50..1100).map(|n| pages.join(format!("{}-{n}", name.rsplit_once('-').unwrap().0)));
+    let copies: Vec<_> = copies.collect();
+    copies.iter().for_each(|copy| drop(std::fs::copy(pages.join(&name), copy).unwrap()));
+    let seen = offer::pages().unwrap();
+    let read: usize = seen.pages.iter().filter_map(|page| page.text.as_ref().ok()).map(String::len).sum();
+    assert!(read > 256 << 10 && read <= 4 << 20, "{read}");
+    assert_eq!((seen.pages.len(), seen.left_out), (1000, 51));
+    assert!(seen.pages.iter().any(|page| page.text.as_ref().is_err_and(|why| why.contains("too long"))));
+    copies.iter().for_each(|copy| std::fs::remove_file(copy).unwrap());
 
     // A child neither writes nor removes its parent's page.
     // SAFETY: the child calls what its own copy of this thread may call, and exits.
@@ -88,9 +101,9 @@ fn pages_are_whole_private_and_gone_with_their_process() {
     // SAFETY: the status is a live variable, and the child is ours.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
-    assert_eq!(offer::pages().unwrap().len(), 1);
+    assert_eq!(offer::pages().unwrap().pages.len(), 1);
     drop(page);
-    assert!(offer::pages().unwrap().is_empty());
+    assert!(offer::pages().unwrap().pages.is_empty());
 
     // From a thread of its own; what panics there ends the offer, and nothing else.
     static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -100,16 +113,16 @@ fn pages_are_whole_private_and_gone_with_their_process() {
     };
     let offered = StatisticsOffer::start("thread", read).unwrap();
     wait_until(|| {
-        offer::pages().unwrap().iter().any(|page| page.text.as_ref().is_ok_and(|text| values(text) == [2; 2]))
+        offer::pages().unwrap().pages.iter().any(|page| page.text.as_ref().is_ok_and(|text| values(text) == [2; 2]))
     });
     wait_until(|| !offered.is_on());
-    assert!(offer::pages().unwrap().is_empty());
+    assert!(offer::pages().unwrap().pages.is_empty());
     drop(offered);
     drop(StatisticsOffer::start("short", || samples(1)).unwrap());
-    assert!(offer::pages().unwrap().is_empty());
+    assert!(offer::pages().unwrap().pages.is_empty());
 
     // SAFETY: as above; the threads of the offers have ended.
     unsafe { std::env::set_var("DATAPIPES_OFFER", "0") };
     let forbidden = StatisticsOffer::start("forbidden", || samples(1)).unwrap();
-    assert!(!forbidden.is_on() && offer::pages().unwrap().is_empty() && !offer::is_allowed());
+    assert!(!forbidden.is_on() && offer::pages().unwrap().pages.is_empty() && !offer::is_allowed());
 }

@@ -1,17 +1,14 @@
 //! Rows: what two looks at a process say of its pipes, devices, caches, logs and channels.
 //!
-//! Measurements are those of `datapipes_metrics`, as JSON. They may come from another version or
-//! from a liar, so whatever is missing or odd is left out of its row.
+//! What is not known is left out of a row.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::look::{Look, ProcessLook, printable};
-
-/// The most rows of a process.
-const MAX_ROWS: usize = 256;
+use super::figures::{Figures, RowKey};
+use super::look::{Look, ProcessLook};
+use super::words::printable;
 
 /// A line of the view. What is not known is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -38,75 +35,15 @@ pub(super) struct ActivityRow {
     pub(super) age_seconds: Option<f64>,
 }
 
-/// How a measurement counts in a row.
-#[derive(Clone, Copy, PartialEq)]
-enum Field {
-    /// Bytes that were moved so far.
-    Bytes,
-    /// Things that were done so far.
-    Count,
-    /// Things that wait or are under way.
-    Queue,
-    /// Hits, where the label `outcome` says so, of all.
-    Outcomes,
-    /// A distribution of times.
-    Times,
-    Credits,
-    CreditsUsed,
-}
-
-/// Measurements that are shown, by the kind of their row.
-const SHOWN: [(&str, &str, Field); 20] = [
-    ("datapipes_pipe_bytes_total", "pipe", Field::Bytes),
-    ("datapipes_pipe_transfers_total", "pipe", Field::Count),
-    ("datapipes_device_bytes_total", "device", Field::Bytes),
-    ("datapipes_device_chunks_total", "device", Field::Count),
-    ("datapipes_device_outstanding_bytes", "device", Field::Queue),
-    ("datapipes_flow_bytes_total", "flow", Field::Bytes),
-    ("datapipes_flow_waiting_transfers", "flow", Field::Queue),
-    ("datapipes_runtime_transfers_total", "transfers", Field::Count),
-    ("datapipes_runtime_transfers_under_way", "transfers", Field::Queue),
-    ("datapipes_runtime_transfer_seconds", "transfers", Field::Times),
-    ("datapipes_cache_device_bytes_total", "cache", Field::Bytes),
-    ("datapipes_cache_reads_total", "cache", Field::Outcomes),
-    ("datapipes_cache_reads_under_way", "cache", Field::Queue),
-    ("datapipes_cache_read_seconds", "cache", Field::Times),
-    ("datapipes_log_payload_bytes_total", "log", Field::Bytes),
-    ("datapipes_log_records_total", "log", Field::Count),
-    ("datapipes_log_append_seconds", "log", Field::Times),
-    ("datapipes_channel_bytes_total", "channel", Field::Bytes),
-    ("datapipes_channel_credits", "channel", Field::Credits),
-    ("datapipes_channel_outstanding_blocks", "channel", Field::CreditsUsed),
-];
-
-/// What tells the rows of a process apart: kind, name, class.
-type Key = (&'static str, String, String);
-
-/// What a look says of a row.
-#[derive(Clone, Default)]
-struct Figures {
-    bytes: Option<f64>,
-    count: Option<f64>,
-    hits: f64,
-    outcomes: Option<f64>,
-    queue: Option<u64>,
-    times: Option<(u64, u64)>,
-    credits: Option<u64>,
-    credits_used: Option<u64>,
-}
-
 /// The rows of a look, with the rates since the one before.
 pub(super) fn rows(before: &Look, now: &Look) -> Vec<ActivityRow> {
     let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
     let mut rows = Vec::new();
     for process in &now.processes {
         let earlier = before.processes.iter().find(|p| p.pid == process.pid && p.program == process.program);
-        let earlier = earlier.map(|p| figures(&p.measurements)).unwrap_or_default();
-        let mut of_it: Vec<ActivityRow> = figures(&process.measurements)
-            .into_iter()
-            .take(MAX_ROWS)
-            .map(|(key, now)| row(process, &key, earlier.get(&key), &now, seconds))
-            .collect();
+        let then = |key: &RowKey| earlier.and_then(|earlier| earlier.figures.get(key));
+        let mut of_it: Vec<ActivityRow> =
+            process.figures.iter().map(|(key, now)| row(process, key, then(key), now, seconds)).collect();
         share(&mut of_it);
         if of_it.is_empty() {
             let name = "nothing yet".to_owned();
@@ -133,7 +70,7 @@ pub(super) fn rows(before: &Look, now: &Look) -> Vec<ActivityRow> {
     rows
 }
 
-fn row(process: &ProcessLook, key: &Key, before: Option<&Figures>, now: &Figures, seconds: f64) -> ActivityRow {
+fn row(process: &ProcessLook, key: &RowKey, before: Option<&Figures>, now: &Figures, seconds: f64) -> ActivityRow {
     let grew = |of: fn(&Figures) -> Option<f64>| {
         let (then, now) = (before.and_then(of)?, of(now)?);
         // A counter that went back belongs to something new with the same name.
@@ -175,82 +112,9 @@ fn share(rows: &mut [ActivityRow]) {
     }
 }
 
-/// The figures of a process by row, from its measurements.
-fn figures(measurements: &Value) -> BTreeMap<Key, Figures> {
-    let mut found: BTreeMap<Key, Figures> = BTreeMap::new();
-    for family in measurements.as_array().into_iter().flatten() {
-        let Some(name) = family["name"].as_str() else { continue };
-        let Some((_, kind, field)) = SHOWN.iter().find(|(shown, ..)| *shown == name) else { continue };
-        for sample in family["samples"].as_array().into_iter().flatten() {
-            let labels = &sample["labels"];
-            let (name, class) = (name_of(kind, labels), label(labels, "class"));
-            if found.len() >= MAX_ROWS && !found.contains_key(&(*kind, name.clone(), class.clone())) {
-                continue;
-            }
-            add(found.entry((kind, name, class)).or_default(), *field, labels, sample);
-        }
-    }
-    found
-}
-
-fn add(figures: &mut Figures, field: Field, labels: &Value, sample: &Value) {
-    let value = sample["value"].as_f64().filter(|value| value.is_finite() && *value >= 0.0);
-    let sum = |old: &mut Option<f64>| {
-        if let Some(value) = value {
-            *old = Some(old.unwrap_or(0.0) + value);
-        }
-    };
-    let integer = |old: &mut Option<u64>| {
-        if let Some(value) = sample["value"].as_u64() {
-            *old = Some(old.unwrap_or(0).saturating_add(value));
-        }
-    };
-    match field {
-        Field::Bytes => sum(&mut figures.bytes),
-        Field::Count => sum(&mut figures.count),
-        Field::Queue => integer(&mut figures.queue),
-        Field::Credits => integer(&mut figures.credits),
-        Field::CreditsUsed => integer(&mut figures.credits_used),
-        Field::Outcomes => {
-            sum(&mut figures.outcomes);
-            if labels["outcome"] == "hit" {
-                figures.hits += value.unwrap_or(0.0);
-            }
-        }
-        Field::Times => {
-            let times = &sample["histogram"];
-            let (p50, p99) = (times["p50_ns"].as_u64(), times["p99_ns"].as_u64());
-            if let (Some(p50), Some(p99)) = (p50, p99) {
-                // Of several distributions (hits and misses) the slowest is what a user waits for.
-                let (old50, old99) = figures.times.unwrap_or_default();
-                figures.times = Some((p50.max(old50), p99.max(old99)));
-            }
-        }
-    }
-}
-
-/// The words by which a row is known within its process.
-fn name_of(kind: &str, labels: &Value) -> String {
-    let wanted: &[&str] = match kind {
-        "pipe" => &["product", "pipe", "primitive"],
-        "device" => &["device"],
-        "flow" => &["device", "pipe"],
-        "channel" => &["pipe", "direction"],
-        _ => &[],
-    };
-    // A channel's credits are not told by direction; they belong to its sender.
-    let direction = if kind == "channel" && labels["direction"].is_null() { "out" } else { "" };
-    let words: Vec<String> = wanted.iter().map(|name| label(labels, name)).filter(|word| !word.is_empty()).collect();
-    let all = [words.join(" "), direction.to_owned()];
-    all.iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join(" ")
-}
-
-fn label(labels: &Value, name: &str) -> String {
-    printable(labels[name].as_str().unwrap_or(""))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::figures::{MAX_ROWS, SHOWN, figures};
     use super::*;
     use std::time::{Duration, Instant};
 
@@ -258,7 +122,13 @@ mod tests {
 
     fn process(samples: &[Sample]) -> ProcessLook {
         let measurements = serde_json::to_value(Document(samples)).unwrap();
-        ProcessLook { pid: 7, program: "p".into(), age: Duration::ZERO, is_late: false, measurements }
+        ProcessLook {
+            pid: 7,
+            program: "p".into(),
+            age: Duration::ZERO,
+            is_late: false,
+            figures: figures(&measurements),
+        }
     }
 
     fn look(at: Instant, processes: Vec<ProcessLook>) -> Look {
@@ -308,7 +178,7 @@ mod tests {
             {"name": "datapipes_cache_read_seconds", "samples": [{"histogram": {"p50_ns": "x"}}]},
         ]);
         let process =
-            ProcessLook { pid: 1, program: "p".into(), age: Duration::ZERO, is_late: true, measurements: odd };
+            ProcessLook { pid: 1, program: "p".into(), age: Duration::ZERO, is_late: true, figures: figures(&odd) };
         let now = look(Instant::now(), vec![process]);
         let rows = rows(&now, &now);
         assert!(rows.iter().all(|row| !row.name.contains('\u{1b}') && row.age_seconds.is_some()), "{rows:?}");

@@ -10,7 +10,7 @@ use datapipes::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::stdio::{stdin, stdout};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use rustix::time::Timespec;
 
 use super::draw::ScreenLine;
@@ -40,15 +40,31 @@ pub(super) struct Screen {
 impl Screen {
     pub(super) fn open() -> Result<Screen> {
         restore_before_panics();
-        let fail = |e: Errno| Error::os("set up", e.raw_os_error(), "the terminal");
-        let before = tcgetattr(stdin()).map_err(fail)?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        *BEFORE.lock() = Some(before);
         let screen = Screen { drawn: None };
-        tcsetattr(stdin(), OptionalActions::Drain, &raw).map_err(fail)?;
-        write(ENTER)?;
+        enter()?;
         Ok(screen)
+    }
+
+    /// Gives the terminal back and stops this process, as the key Ctrl-Z does elsewhere. Returns
+    /// when it is continued.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        restore();
+        let stopped = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+        stopped.map_err(|e| Error::os("stop", e.raw_os_error(), "this process"))?;
+        self.drawn = None;
+        enter()
+    }
+
+    /// Sets the terminal up again if somebody else has set it up meanwhile: after a stop that
+    /// nobody could see coming. Returns whether everything is to be drawn again.
+    pub(super) fn take_back(&mut self) -> Result<bool> {
+        let now = tcgetattr(stdin()).map_err(|e| Error::os("look at", e.raw_os_error(), "the terminal"))?;
+        if !now.local_modes.contains(LocalModes::ICANON) {
+            return Ok(false);
+        }
+        self.drawn = None;
+        enter()?;
+        Ok(true)
     }
 
     /// Whether the terminal has another size than when it was drawn.
@@ -100,6 +116,17 @@ impl Drop for Screen {
     fn drop(&mut self) {
         restore();
     }
+}
+
+/// Takes the terminal. How it was before is kept from the first time on.
+fn enter() -> Result<()> {
+    let fail = |e: Errno| Error::os("set up", e.raw_os_error(), "the terminal");
+    let before = tcgetattr(stdin()).map_err(fail)?;
+    let mut raw = before.clone();
+    raw.make_raw();
+    BEFORE.lock().get_or_insert(before);
+    tcsetattr(stdin(), OptionalActions::Drain, &raw).map_err(fail)?;
+    write(ENTER)
 }
 
 /// The columns and lines of the terminal.

@@ -8,7 +8,9 @@ use datapipes::service::Client;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::look::{Look, MAX_REASON, ProcessLook, Trouble, printable};
+use super::figures::figures;
+use super::look::{Look, ProcessLook, Trouble};
+use super::words::{MAX_REASON, printable};
 use crate::outcome::harmless;
 
 /// The text of a page.
@@ -33,7 +35,13 @@ impl Sources {
     pub(super) fn look(&mut self) -> Look {
         let mut look = Look { at: Instant::now(), processes: Vec::new(), clients: Vec::new(), troubles: Vec::new() };
         match offer::pages() {
-            Ok(pages) => pages.into_iter().for_each(|page| add_page(page, &mut look)),
+            Ok(found) => {
+                found.pages.into_iter().for_each(|page| add_page(page, &mut look));
+                if found.left_out > 0 {
+                    let why = format!("{} pages were not read: there are too many", found.left_out);
+                    look.troubles.push(Trouble { place: "pages of processes".into(), why });
+                }
+            }
             Err(error) => look
                 .troubles
                 .push(Trouble { place: "pages of processes".into(), why: harmless(&error.to_string(), MAX_REASON) }),
@@ -76,7 +84,7 @@ fn add_page(page: offer::OfferedPage, look: &mut Look) {
             program: printable(&program),
             age: page.age,
             is_late: !page.every.is_zero() && page.age > page.every.saturating_mul(10).max(Duration::from_secs(2)),
-            measurements,
+            figures: figures(&measurements),
         }),
         Err(e) => look.troubles.push(trouble(format!("it is not what a page has: {e}"))),
     }
@@ -84,5 +92,5 @@ fn add_page(page: offer::OfferedPage, look: &mut Look) {
 
 fn process(pid: u32, program: &str, age: Duration, samples: &[Sample]) -> ProcessLook {
     let measurements = serde_json::to_value(Document(samples)).unwrap_or(Value::Null);
-    ProcessLook { pid, program: program.to_owned(), age, is_late: false, measurements }
+    ProcessLook { pid, program: program.to_owned(), age, is_late: false, figures: figures(&measurements) }
 }

@@ -11,6 +11,8 @@ use super::rows::ActivityRow;
 pub(super) enum Action {
     Nothing,
     Draw,
+    /// Stop this process, until its shell continues it.
+    Stop,
     Quit,
 }
 
@@ -120,6 +122,7 @@ impl ViewState {
         match key {
             Key::Control('c' | 'd') => return Action::Quit,
             Key::Control('l') => return Action::Draw,
+            Key::Control('z') => return Action::Stop,
             _ if self.is_typing => return self.type_key(key),
             Key::Char('q') | Key::Escape => return Action::Quit,
             Key::Char('s') => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::page::{self, OfferedPage, PageOwner};
+use super::page::{self, LookBudget, OfferedPage, OfferedPages, PageOwner};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most pages that are read: more than that is not a view that a person could use.
@@ -79,25 +79,26 @@ impl Folder {
     }
 
     /// Reads all pages, by the process numbers in their names.
-    pub(super) fn pages(&self) -> Result<Vec<OfferedPage>> {
+    pub(super) fn pages(&self) -> Result<OfferedPages> {
         let fail = |e: Errno| Error::os("read", e.raw_os_error(), self.path.display().to_string());
-        let mut found = Vec::new();
+        let (mut found, mut left_out, mut budget) = (Vec::new(), 0, LookBudget::new());
         for entry in Dir::read_from(&self.fd).map_err(fail)? {
             let name = OsString::from(std::ffi::OsStr::from_bytes(entry.map_err(fail)?.file_name().to_bytes()));
             let Some((name, owner)) = name.to_str().and_then(|name| Some((name, of_name(name)?))) else { continue };
             if found.len() == MAX_PAGES {
-                break;
+                left_out += 1;
+                continue;
             }
-            if let Some(page) = self.page(name, owner) {
+            if let Some(page) = self.page(name, owner, &mut budget) {
                 found.push(page);
             }
         }
         found.sort_by_key(|page| (page.owner.pid, page.owner.started));
-        Ok(found)
+        Ok(OfferedPages { pages: found, left_out })
     }
 
     /// Reads a page. `None` for one that is gone, or whose process is.
-    fn page(&self, name: &str, owner: PageOwner) -> Option<OfferedPage> {
+    fn page(&self, name: &str, owner: PageOwner, budget: &mut LookBudget) -> Option<OfferedPage> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(file) => file,
@@ -108,7 +109,7 @@ impl Folder {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
             _ => return Some(OfferedPage::unreadable(owner, "it is not a file".to_owned())),
         };
-        let read = page::read(&file, owner);
+        let read = page::read(&file, owner, budget);
         let is_over = match &read {
             Ok((namespace, _)) => *namespace == page::pid_namespace() && !owner.is_alive(),
             Err(_) => is_old(&stat) && !owner.is_alive(),

@@ -29,7 +29,7 @@ mod folder;
 mod page;
 mod writer;
 
-pub use page::{OfferedPage, PageOwner};
+pub use page::{OfferedPage, OfferedPages, PageOwner};
 pub use writer::{PageWriter, StatisticsOffer};
 
 use crate::error::Result;
@@ -47,9 +47,9 @@ pub fn is_allowed() -> bool {
 /// # Errors
 /// Errors of the folder: it belongs to somebody else, or others may enter it. A folder that does
 /// not exist has no pages.
-pub fn pages() -> Result<Vec<OfferedPage>> {
+pub fn pages() -> Result<OfferedPages> {
     match folder::Folder::existing()? {
         Some(folder) => folder.pages(),
-        None => Ok(Vec::new()),
+        None => Ok(OfferedPages::default()),
     }
 }

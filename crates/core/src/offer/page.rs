@@ -146,6 +146,28 @@ pub struct OfferedPage {
     pub text: Result<String, String>,
 }
 
+/// The pages of a user.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct OfferedPages {
+    /// Those that were read, or that cannot be.
+    pub pages: Vec<OfferedPage>,
+    /// How many more there are: only so many are read that a person could look at them.
+    pub left_out: usize,
+}
+
+/// What one look at all pages may cost, however many there are and whatever is in them.
+pub(super) struct LookBudget {
+    text_bytes: usize,
+    tries: usize,
+}
+
+impl LookBudget {
+    pub(super) fn new() -> LookBudget {
+        LookBudget { text_bytes: 4 << 20, tries: 200 }
+    }
+}
+
 impl OfferedPage {
     pub(super) fn unreadable(owner: PageOwner, why: String) -> OfferedPage {
         OfferedPage { owner, age: Duration::ZERO, every: Duration::ZERO, text: Err(why) }
@@ -153,23 +175,29 @@ impl OfferedPage {
 }
 
 /// Reads a page of a process, and the namespace of its number.
-pub(super) fn read(file: &OwnedFd, owner: PageOwner) -> Result<(u64, OfferedPage), String> {
+pub(super) fn read(file: &OwnedFd, owner: PageOwner, budget: &mut LookBudget) -> Result<(u64, OfferedPage), String> {
     for _ in 0..MAX_TRIES {
         let before = header(file)?;
         if before.owner != owner {
             return Err("it is in the name of another process".to_owned());
         }
         if before.generation % 2 == 0 {
+            if before.len as usize > budget.text_bytes {
+                return Err("it is not read: the pages before it are too long".to_owned());
+            }
             let mut text = vec![0; before.len as usize];
             let whole = read_exactly(file, &mut text, HEADER_BYTES as u64);
             // The text may be of another moment than its header; then the next try has both.
             if whole && header(file)? == before && checksum(&text) == before.checksum {
+                budget.text_bytes -= text.len();
                 let text = String::from_utf8(text).map_err(|_| "its text is not UTF-8".to_owned())?;
                 let age = Duration::from_nanos(now_ns().saturating_sub(before.written_ns));
                 let every = Duration::from_millis(before.every_ms);
                 return Ok((before.namespace, OfferedPage { owner, age, every, text: Ok(text) }));
             }
         }
+        let Some(left) = budget.tries.checked_sub(1) else { break };
+        budget.tries = left;
         std::thread::sleep(PAUSE);
     }
     Err("it did not come to rest, or is damaged".to_owned())

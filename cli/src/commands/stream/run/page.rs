@@ -1,5 +1,8 @@
 //! The page about a stream: `--report-html`.
 
+use std::collections::BTreeMap;
+
+use datapipes_fabric::placement::Placement;
 use datapipes_picture::page::{
     HtmlPage, PageBlock, PageCheck, PageSection, PageTable, TimelineChart, TimelineSeries, Tone,
 };
@@ -53,8 +56,8 @@ pub(in crate::commands::stream) fn page(job: &Job, runs: &[Run]) -> HtmlPage {
 }
 
 /// The device that the others waited for, as shares of the looks at the channels. The last channel
-/// on the way that is full is full because of its receiver; where none is, the source is the
-/// slowest.
+/// on the way that is full is full because of its receiver. Where none is, the source is the
+/// slowest, as long as it sends; afterwards it is the first device that still has something to do.
 fn shares(run: &Run) -> Vec<Share> {
     let Some(recording) = &run.recording else { return Vec::new() };
     let under_way: Vec<Vec<f64>> =
@@ -64,21 +67,53 @@ fn shares(run: &Run) -> Vec<Share> {
     let last = |edge: usize| blocks[edge].last().copied().unwrap_or(0.0);
     // Looks at which blocks moved: before and after there is nothing to wait for.
     let moving = (0..looks).filter(|at| (0..run.edges.len()).any(|e| blocks[e][*at] > 0.0 && blocks[e][*at] < last(e)));
-    let mut counts = vec![0usize; run.edges.len() + 1];
+    let mut counts: BTreeMap<Waited, usize> = BTreeMap::new();
     for at in moving {
         let full = |edge: &usize| under_way[*edge][at] * 4.0 >= f64::from(run.edges[*edge].credits) * 3.0;
-        counts[(0..run.edges.len()).rev().find(full).map_or(0, |edge| edge + 1)] += 1;
+        let source_sends = blocks.first().is_some_and(|sent| sent[at] < last(0));
+        let waited = match (0..run.edges.len()).rev().find(full) {
+            Some(edge) => Waited::FullChannelTo(edge),
+            None if source_sends => Waited::Source,
+            // A device holds blocks that it has not answered, or sends less than it will have sent.
+            None => {
+                match (0..run.edges.len()).find(|edge| under_way[*edge][at] > 0.0 || blocks[*edge][at] < last(*edge)) {
+                    Some(edge) if under_way[edge][at] > 0.0 => Waited::RestBehind(edge),
+                    Some(edge) => Waited::RestBehind(edge.saturating_sub(1)),
+                    None => Waited::Source,
+                }
+            }
+        };
+        *counts.entry(waited).or_default() += 1;
     }
-    let all = counts.iter().sum::<usize>().max(1) as f64;
-    let name = |at: usize| match at.checked_sub(1) {
-        None => {
-            let source = run.edges.first().map_or("the source", |edge| edge.from.as_str());
-            format!("{source}: no channel was full")
+    let all = counts.values().sum::<usize>().max(1) as f64;
+    let shares = counts.iter().map(|(waited, count)| Share::new(waited.words(run), *count as f64 / all));
+    shares.collect()
+}
+
+/// Who was waited for at a look, and how that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Waited {
+    Source,
+    /// The receiver of a channel that is full.
+    FullChannelTo(usize),
+    /// The receiver of a channel, after the source had sent everything.
+    RestBehind(usize),
+}
+
+impl Waited {
+    fn words(self, run: &Run) -> String {
+        let to = |edge: usize| run.edges.get(edge).map_or("the sink", |edge| edge.to.as_str());
+        match self {
+            Waited::Source => {
+                let source = run.edges.first().map_or("the source", |edge| edge.from.as_str());
+                // There the application moves every block, and no channel tells how busy it is.
+                let or = if run.placement == Placement::ApplicationSide { ", or the application" } else { "" };
+                format!("{source}{or}: no channel was full")
+            }
+            Waited::FullChannelTo(edge) => format!("{}: the channel to it was full", to(edge)),
+            Waited::RestBehind(edge) => format!("{}: what was left after the source's last byte", to(edge)),
         }
-        Some(edge) => format!("{}: the channel to it was full", run.edges[edge].to),
-    };
-    let shares = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-    shares.map(|(at, count)| Share::new(name(at), *count as f64 / all)).collect()
+    }
 }
 
 fn section(run: &Run, is_one_of_several: bool) -> PageSection {

@@ -1,0 +1,144 @@
+//! Figures: what the measurements of a process say of each row at one moment.
+//!
+//! Measurements are those of `datapipes_metrics`, as JSON. They may come from another version or
+//! from a liar, so whatever is missing or odd is left out, and only what is shown is kept.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::words::printable;
+
+/// The most rows of a process.
+pub(super) const MAX_ROWS: usize = 256;
+
+/// How a measurement counts in a row.
+#[derive(Clone, Copy, PartialEq)]
+enum Field {
+    /// Bytes that were moved so far.
+    Bytes,
+    /// Things that were done so far.
+    Count,
+    /// Things that wait or are under way.
+    Queue,
+    /// Hits, where the label `outcome` says so, of all.
+    Outcomes,
+    /// A distribution of times.
+    Times,
+    Credits,
+    CreditsUsed,
+}
+
+/// Measurements that are shown, by the kind of their row.
+pub(super) const SHOWN: [(&str, &str, Field); 20] = [
+    ("datapipes_pipe_bytes_total", "pipe", Field::Bytes),
+    ("datapipes_pipe_transfers_total", "pipe", Field::Count),
+    ("datapipes_device_bytes_total", "device", Field::Bytes),
+    ("datapipes_device_chunks_total", "device", Field::Count),
+    ("datapipes_device_outstanding_bytes", "device", Field::Queue),
+    ("datapipes_flow_bytes_total", "flow", Field::Bytes),
+    ("datapipes_flow_waiting_transfers", "flow", Field::Queue),
+    ("datapipes_runtime_transfers_total", "transfers", Field::Count),
+    ("datapipes_runtime_transfers_under_way", "transfers", Field::Queue),
+    ("datapipes_runtime_transfer_seconds", "transfers", Field::Times),
+    ("datapipes_cache_device_bytes_total", "cache", Field::Bytes),
+    ("datapipes_cache_reads_total", "cache", Field::Outcomes),
+    ("datapipes_cache_reads_under_way", "cache", Field::Queue),
+    ("datapipes_cache_read_seconds", "cache", Field::Times),
+    ("datapipes_log_payload_bytes_total", "log", Field::Bytes),
+    ("datapipes_log_records_total", "log", Field::Count),
+    ("datapipes_log_append_seconds", "log", Field::Times),
+    ("datapipes_channel_bytes_total", "channel", Field::Bytes),
+    ("datapipes_channel_credits", "channel", Field::Credits),
+    ("datapipes_channel_outstanding_blocks", "channel", Field::CreditsUsed),
+];
+
+/// What tells the rows of a process apart: kind, name, class.
+pub(super) type RowKey = (&'static str, String, String);
+
+/// What a look says of a row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    pub(super) bytes: Option<f64>,
+    pub(super) count: Option<f64>,
+    pub(super) hits: f64,
+    pub(super) outcomes: Option<f64>,
+    pub(super) queue: Option<u64>,
+    pub(super) times: Option<(u64, u64)>,
+    pub(super) credits: Option<u64>,
+    pub(super) credits_used: Option<u64>,
+}
+
+/// The figures of a process by row, from its measurements.
+pub(super) fn figures(measurements: &Value) -> BTreeMap<RowKey, Figures> {
+    let mut found: BTreeMap<RowKey, Figures> = BTreeMap::new();
+    for family in measurements.as_array().into_iter().flatten() {
+        let Some(name) = family["name"].as_str() else { continue };
+        let Some((_, kind, field)) = SHOWN.iter().find(|(shown, ..)| *shown == name) else { continue };
+        for sample in family["samples"].as_array().into_iter().flatten() {
+            let labels = &sample["labels"];
+            let (name, class) = (name_of(kind, labels), label(labels, "class"));
+            if found.len() >= MAX_ROWS && !found.contains_key(&(*kind, name.clone(), class.clone())) {
+                continue;
+            }
+            add(found.entry((kind, name, class)).or_default(), *field, labels, sample);
+        }
+    }
+    found
+}
+
+fn add(figures: &mut Figures, field: Field, labels: &Value, sample: &Value) {
+    let value = sample["value"].as_f64().filter(|value| value.is_finite() && *value >= 0.0);
+    let sum = |old: &mut Option<f64>| {
+        if let Some(value) = value {
+            *old = Some(old.unwrap_or(0.0) + value);
+        }
+    };
+    let integer = |old: &mut Option<u64>| {
+        if let Some(value) = sample["value"].as_u64() {
+            *old = Some(old.unwrap_or(0).saturating_add(value));
+        }
+    };
+    match field {
+        Field::Bytes => sum(&mut figures.bytes),
+        Field::Count => sum(&mut figures.count),
+        Field::Queue => integer(&mut figures.queue),
+        Field::Credits => integer(&mut figures.credits),
+        Field::CreditsUsed => integer(&mut figures.credits_used),
+        Field::Outcomes => {
+            sum(&mut figures.outcomes);
+            if labels["outcome"] == "hit" {
+                figures.hits += value.unwrap_or(0.0);
+            }
+        }
+        Field::Times => {
+            let times = &sample["histogram"];
+            let (p50, p99) = (times["p50_ns"].as_u64(), times["p99_ns"].as_u64());
+            if let (Some(p50), Some(p99)) = (p50, p99) {
+                // Of several distributions (hits and misses) the slowest is what a user waits for.
+                let (old50, old99) = figures.times.unwrap_or_default();
+                figures.times = Some((p50.max(old50), p99.max(old99)));
+            }
+        }
+    }
+}
+
+/// The words by which a row is known within its process.
+fn name_of(kind: &str, labels: &Value) -> String {
+    let wanted: &[&str] = match kind {
+        "pipe" => &["product", "pipe", "primitive"],
+        "device" => &["device"],
+        "flow" => &["device", "pipe"],
+        "channel" => &["pipe", "direction"],
+        _ => &[],
+    };
+    // A channel's credits are not told by direction; they belong to its sender.
+    let direction = if kind == "channel" && labels["direction"].is_null() { "out" } else { "" };
+    let words: Vec<String> = wanted.iter().map(|name| label(labels, name)).filter(|word| !word.is_empty()).collect();
+    let all = [words.join(" "), direction.to_owned()];
+    all.iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join(" ")
+}
+
+fn label(labels: &Value, name: &str) -> String {
+    printable(labels[name].as_str().unwrap_or(""))
+}
