@@ -179,6 +179,20 @@ mod tests {
     }
 
     #[test]
+    fn a_neighbour_on_the_last_page_keeps_that_page_alone() {
+        let (mut pages, mut iommu) = (MappedPages::default(), Iommu::default());
+        let page = page_size();
+        let long = pages.hold(page + 5..10 * page + 7, &mut iommu).unwrap();
+        let [before, behind] = [page..page + 5, 10 * page + 7..10 * page + 9];
+        let neighbours = [before, behind].map(|bytes| pages.hold(bytes, &mut iommu).unwrap());
+        pages.release(&long, &mut iommu);
+        let left: Vec<_> = iommu.mapped.iter().map(|(start, end)| (start / page, end / page)).collect();
+        assert_eq!(left, [(1, 2), (10, 11)], "pages that may be freed are unmapped");
+        neighbours.iter().for_each(|held| pages.release(held, &mut iommu));
+        assert!(iommu.mapped.is_empty());
+    }
+
+    #[test]
     fn pages_that_stay_mapped_are_not_used_again_and_no_range_wraps() {
         let (mut pages, mut iommu) = (MappedPages::default(), Iommu { keeps: true, ..Iommu::default() });
         let page = page_size();
