@@ -20,7 +20,7 @@ struct Scene {
     file: Ssd,
     mapped: Dram,
     machine: Machine,
-    #[allow(dead_code)]
+    /// The file is gone with it.
     folder: TempFolder,
 }
 
@@ -35,7 +35,7 @@ fn scene() -> Scene {
 
 #[test]
 fn the_bytes_are_those_of_the_file_and_stores_stay_in_the_memory() {
-    let Scene { path, content, file, mapped, machine, .. } = scene();
+    let Scene { path, content, file, mapped, machine, folder: _folder, .. } = scene();
     assert_eq!(mapped.memory().to_vec().unwrap(), content[AT as usize..]);
     assert_eq!(mapped.lease().unwrap_err().kind(), ErrorKind::Unsupported);
     mapped.memory().write(5000, b"stays here").unwrap();
@@ -64,7 +64,7 @@ fn the_bytes_are_those_of_the_file_and_stores_stay_in_the_memory() {
 
 #[test]
 fn prefaulting_copies_nothing() {
-    let Scene { path, mapped, .. } = scene();
+    let Scene { path, mapped, folder: _folder, .. } = scene();
     mapped.memory().write(0, b"own").unwrap();
     mapped.memory().prefault().unwrap();
     let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -76,7 +76,7 @@ fn prefaulting_copies_nothing() {
 
 #[test]
 fn what_cannot_be_mapped_is_refused() {
-    let Scene { path, file, .. } = scene();
+    let Scene { path, file, folder: _folder, .. } = scene();
     let kind = |file: &Ssd, at, len| Dram::map_file(file, at, len).unwrap_err().kind();
     assert_eq!(kind(&file, 0, 0), ErrorKind::InvalidInput);
     assert_eq!(kind(&file, 1, LEN), ErrorKind::OutOfRange);
@@ -92,7 +92,7 @@ fn what_cannot_be_mapped_is_refused() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn pages_that_the_file_loses_are_errors_with_their_offset() {
-    let Scene { path, mapped, machine, .. } = scene();
+    let Scene { path, mapped, machine, folder: _folder, .. } = scene();
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(65_536).unwrap();
     let error = mapped.memory().read(100_000, &mut [0; 10]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Device, "{error}");
@@ -109,7 +109,7 @@ fn pages_that_the_file_loses_are_errors_with_their_offset() {
 
 #[test]
 fn a_program_waits_for_the_event_of_a_pipe() {
-    let Scene { content, file, machine, .. } = scene();
+    let Scene { content, file, machine, folder: _folder, .. } = scene();
     let memory = Dram::allocate(LEN).unwrap();
     let pipe = machine.connect(&file, &memory).unwrap();
     let spans = (0..4).map(|i| Span { source: i * 70_000, target: i * 70_000, len: 70_000 });

@@ -1,5 +1,6 @@
 /* Files that are mapped, pipes that a loop watches, writes through the cache, and what all of them
  * report. */
+#define _DEFAULT_SOURCE
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
