@@ -157,8 +157,8 @@ fn shares(report: &SortReport, recording: &Recording, from: f64, to: f64) -> Vec
     shares
 }
 
-/// The same with all writes of the disk as one share, and all its reads: they are one disk, as far as
-/// is known.
+/// The same with all writes of the disk as one share, and all its reads: they are one disk, as far
+/// as is known.
 fn grouped(shares: &[Share]) -> Vec<Share> {
     let mut grouped = Vec::new();
     let mut rest = shares.to_vec();

@@ -26,8 +26,8 @@ pub struct Headline {
     pub tone: Tone,
 }
 
-/// How a sentence is to be taken. A word says so where something is not good, so that nobody depends
-/// on a colour.
+/// The way in which a sentence is to be taken. A word says so where something is not good, so that
+/// nobody depends on a colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tone {
     /// It says what was found.
@@ -87,7 +87,7 @@ pub struct PageTable {
 /// Amounts that are compared, with a bar each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BarList {
-    /// What is compared.
+    /// The words that say what is compared.
     pub caption: String,
     /// Each bar: its name, its amount, and the amount in words.
     pub bars: Vec<(String, f64, String)>,
@@ -115,7 +115,7 @@ pub enum TimelineForm {
 /// Figures over time. Values are means of intervals that follow each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimelineChart {
-    /// What is shown.
+    /// The words that say what is shown.
     pub title: String,
     /// The quantity and its unit.
     pub unit: String,
