@@ -25,7 +25,7 @@ pub(crate) const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   test [--no-python] [CARGO TEST OPTIONS] every test, ends with passed, failed, skipped, not applicable
-  ci                                      formatting, clippy, docs, test, shuttle, packages, guests if QEMU is there, a small demo
+  ci                                      formatting, clippy, docs, test, shuttle, packages, a small demo
   packages                                what can be checked before publishing; 64-bit Arm, the oldest toolchain
   miri                                    the memory code of the core under Miri (nightly)
   asan                                    core, cpu and file backends, cache under AddressSanitizer (nightly)
