@@ -60,8 +60,8 @@ pub(super) trait Lanes: Copy {
     /// to the rest of the two places.
     ///
     /// # Safety
-    /// `LANES` elements are writable from `ends.0` on, and as many before `ends.1`. These two places
-    /// are the same or have no element in common (only then is the order of the stores no matter).
+    /// `LANES` elements are writable from `ends.0` on, and as many before `ends.1`. These two
+    /// places are the same or have no element in common (otherwise the order of the stores counts).
     unsafe fn store_apart(
         self,
         base: *mut Self::Element,
