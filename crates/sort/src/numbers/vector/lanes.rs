@@ -55,16 +55,17 @@ pub(super) trait Lanes: Copy {
     /// `count` is at most `LANES`, and as many elements are writable at `to`.
     unsafe fn store_first(self, to: *mut Self::Element, count: usize, vector: Self::Vector);
 
-    /// Stores the lanes of one mask from `left` on, and those of the other right before `right`. No
-    /// lane is in both masks. Anything may be written to the rest of the two places.
+    /// Stores the lanes of the first mask from the element `ends.0` of `base` on, and those of the
+    /// second right before the element `ends.1`. No lane is in both masks. Anything may be written
+    /// to the rest of the two places.
     ///
     /// # Safety
-    /// `LANES` elements are writable from `left` on, and as many before `right`. These two places
-    /// are the same or have no element in common (only then is the order of the stores no matter).
+    /// `LANES` elements are writable from `ends.0` on, and as many before `ends.1`. These two
+    /// places are the same or have no element in common (otherwise the order of the stores counts).
     unsafe fn store_apart(
         self,
-        left: *mut Self::Element,
-        right: *mut Self::Element,
+        base: *mut Self::Element,
+        ends: (usize, usize),
         vector: Self::Vector,
         masks: (u32, u32),
     );

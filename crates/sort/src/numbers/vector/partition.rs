@@ -40,7 +40,7 @@ impl<L: Lanes> Split<L> {
     #[inline(always)]
     unsafe fn write(&mut self, vector: L::Vector, lefts: u32, rights: u32) {
         // SAFETY: the caller vouches for a vector's room at both ends.
-        unsafe { self.lanes.store_apart(self.base.add(self.left), self.base.add(self.right), vector, (lefts, rights)) }
+        unsafe { self.lanes.store_apart(self.base, (self.left, self.right), vector, (lefts, rights)) }
         self.left += lefts.count_ones() as usize;
         self.right -= rights.count_ones() as usize;
     }

@@ -138,15 +138,21 @@ impl<const WHOLE: bool> Lanes for Words128<WHOLE> {
     }
 
     #[inline(always)]
-    unsafe fn store_apart(self, left: *mut u128, right: *mut u128, vector: Pair, (lefts, rights): (u32, u32)) {
+    unsafe fn store_apart(
+        self,
+        base: *mut u128,
+        (left, right): (usize, usize),
+        vector: Pair,
+        (lefts, rights): (u32, u32),
+    ) {
         // SAFETY: the caller vouches for the memory.
         unsafe {
             if lefts | rights == 15 {
                 let apart = self.permute(vector, self.0.permutation(lefts));
-                self.store(left, apart);
-                self.store(right.sub(4), apart);
+                self.store(base.add(left), apart);
+                self.store(base.add(right - 4), apart);
             } else {
-                store_some_apart(self, left, right, vector, (lefts, rights));
+                store_some_apart(self, base, (left, right), vector, (lefts, rights));
             }
         }
     }

@@ -25,8 +25,8 @@ pub(super) const fn sliding<const N: usize>() -> [i32; N] {
 #[inline(always)]
 pub(super) unsafe fn store_some_apart<L: Lanes>(
     lanes: L,
-    mut left: *mut L::Element,
-    mut right: *mut L::Element,
+    base: *mut L::Element,
+    (mut left, mut right): (usize, usize),
     vector: L::Vector,
     (lefts, rights): (u32, u32),
 ) {
@@ -36,10 +36,10 @@ pub(super) unsafe fn store_some_apart<L: Lanes>(
         // `LANES`, for which the caller vouches. What belongs to neither side is overwritten, or
         // stays between the ends.
         unsafe {
-            *left = element;
-            *right.sub(1) = element;
-            left = left.add((lefts >> lane & 1) as usize);
-            right = right.sub((rights >> lane & 1) as usize);
+            *base.add(left) = element;
+            *base.add(right - 1) = element;
         }
+        left += (lefts >> lane & 1) as usize;
+        right -= (rights >> lane & 1) as usize;
     }
 }

@@ -123,15 +123,21 @@ impl Lanes for Words32 {
     }
 
     #[inline(always)]
-    unsafe fn store_apart(self, left: *mut u32, right: *mut u32, vector: __m256i, (lefts, rights): (u32, u32)) {
+    unsafe fn store_apart(
+        self,
+        base: *mut u32,
+        (left, right): (usize, usize),
+        vector: __m256i,
+        (lefts, rights): (u32, u32),
+    ) {
         // SAFETY: the caller vouches for the memory.
         unsafe {
             if lefts | rights == 255 {
                 let apart = self.apart(vector, lefts);
-                self.store(left, apart);
-                self.store(right.sub(8), apart);
+                self.store(base.add(left), apart);
+                self.store(base.add(right - 8), apart);
             } else {
-                store_some_apart(self, left, right, vector, (lefts, rights));
+                store_some_apart(self, base, (left, right), vector, (lefts, rights));
             }
         }
     }

@@ -166,15 +166,21 @@ impl Lanes for Words64 {
     }
 
     #[inline(always)]
-    unsafe fn store_apart(self, left: *mut u64, right: *mut u64, vector: __m256i, (lefts, rights): (u32, u32)) {
+    unsafe fn store_apart(
+        self,
+        base: *mut u64,
+        (left, right): (usize, usize),
+        vector: __m256i,
+        (lefts, rights): (u32, u32),
+    ) {
         // SAFETY: the caller vouches for the memory.
         unsafe {
             if lefts | rights == 15 {
                 let apart = self.permute(vector, self.permutation(lefts));
-                self.store(left, apart);
-                self.store(right.sub(4), apart);
+                self.store(base.add(left), apart);
+                self.store(base.add(right - 4), apart);
             } else {
-                store_some_apart(self, left, right, vector, (lefts, rights));
+                store_some_apart(self, base, (left, right), vector, (lefts, rights));
             }
         }
     }

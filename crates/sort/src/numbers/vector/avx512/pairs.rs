@@ -150,13 +150,13 @@ impl<const WHOLE: bool> Lanes for Words128<WHOLE> {
     }
 
     #[inline(always)]
-    unsafe fn store_apart(self, left: *mut u128, right: *mut u128, vector: Pair, masks: (u32, u32)) {
+    unsafe fn store_apart(self, base: *mut u128, ends: (usize, usize), vector: Pair, masks: (u32, u32)) {
         let count = masks.1.count_ones() as usize;
         // SAFETY: the caller vouches for the memory: a vector's room at `left`, and
         // `count <= LANES` before `right`.
         unsafe {
-            self.store(left, self.compress(masks.0, vector));
-            self.store_first(right.sub(count), count, self.compress(masks.1, vector));
+            self.store(base.add(ends.0), self.compress(masks.0, vector));
+            self.store_first(base.add(ends.1 - count), count, self.compress(masks.1, vector));
         }
     }
 

@@ -125,13 +125,13 @@ macro_rules! words {
             }
 
             #[inline(always)]
-            unsafe fn store_apart(self, left: *mut $word, right: *mut $word, vector: __m512i, masks: (u32, u32)) {
+            unsafe fn store_apart(self, base: *mut $word, ends: (usize, usize), vector: __m512i, masks: (u32, u32)) {
                 let count = masks.1.count_ones() as usize;
                 // SAFETY: the caller vouches for the memory: a vector's room at `left`, and
                 // `count <= LANES` before `right`.
                 unsafe {
-                    self.store(left, self.compress(masks.0, vector));
-                    self.store_first(right.sub(count), count, self.compress(masks.1, vector));
+                    self.store(base.add(ends.0), self.compress(masks.0, vector));
+                    self.store_first(base.add(ends.1 - count), count, self.compress(masks.1, vector));
                 }
             }
 
