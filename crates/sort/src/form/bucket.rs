@@ -16,7 +16,7 @@ use crate::records::tally::Tally;
 /// read to tell equal prefixes apart, are still in the cache. Several threads may ask for the
 /// entries: one sorts, and the others wait for it.
 #[derive(Debug)]
-pub(crate) struct Bucket<'e> {
+pub(crate) struct SlotBucket<'e> {
     /// Bytes of its records.
     pub(crate) bytes: u64,
     /// Records that were dropped here as duplicates.
@@ -25,16 +25,16 @@ pub(crate) struct Bucket<'e> {
     sorted: OnceLock<&'e [Entry]>,
 }
 
-impl<'e> Bucket<'e> {
+impl<'e> SlotBucket<'e> {
     /// Makes a bucket that is still to be sorted.
-    pub(super) fn unsorted(entries: &'e mut [Entry], bytes: u64) -> Bucket<'e> {
+    pub(super) fn unsorted(entries: &'e mut [Entry], bytes: u64) -> SlotBucket<'e> {
         let unsorted = Mutex::new(Some(entries));
-        Bucket { bytes, dropped: Tally::default(), unsorted, sorted: OnceLock::new() }
+        SlotBucket { bytes, dropped: Tally::default(), unsorted, sorted: OnceLock::new() }
     }
 
     /// Makes a bucket of entries in their final order.
-    pub(super) fn sorted(entries: &'e [Entry], bytes: u64, dropped: Tally) -> Bucket<'e> {
-        Bucket { bytes, dropped, unsorted: Mutex::new(None), sorted: OnceLock::from(entries) }
+    pub(super) fn sorted(entries: &'e [Entry], bytes: u64, dropped: Tally) -> SlotBucket<'e> {
+        SlotBucket { bytes, dropped, unsorted: Mutex::new(None), sorted: OnceLock::from(entries) }
     }
 
     /// Returns the entries in their final order. The sorter must be the one that made the bucket.

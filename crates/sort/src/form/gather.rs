@@ -6,7 +6,7 @@ use datapipes_core::Result;
 use datapipes_core::locks::Mutex;
 
 use crate::control::{Control, count};
-use crate::form::bucket::Bucket;
+use crate::form::bucket::SlotBucket;
 use crate::form::sample_sort::SlotSorter;
 use crate::memory::blocks::{ALIGN, BlockPool, Target};
 use crate::memory::parallel::run_on_threads;
@@ -53,7 +53,7 @@ pub(crate) struct Gathered {
 /// The buckets of a slot, whose records are written in order.
 pub(crate) struct Gather<'a, L> {
     pub(crate) arranger: SlotSorter<'a, L>,
-    pub(crate) buckets: Vec<Bucket<'a>>,
+    pub(crate) buckets: Vec<SlotBucket<'a>>,
 }
 
 impl<L: Layout> Gather<'_, L> {

@@ -16,7 +16,7 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::form::bucket::Bucket;
+use crate::form::bucket::SlotBucket;
 use crate::form::partition::Partition;
 use crate::form::tied_lines::sort_by_prefix;
 use crate::memory::parallel::{Disjoint, run_on_threads};
@@ -59,7 +59,7 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// Divides the entries into buckets, which are in order. What one core cannot sort alone is
     /// sorted now, and a bucket of which duplicates are to be dropped; the others are sorted when
     /// their entries are asked for. Both slices are used.
-    pub(crate) fn divide<'e>(&self, entries: &'e mut [Entry], scratch: &'e mut [Entry]) -> Vec<Bucket<'e>> {
+    pub(crate) fn divide<'e>(&self, entries: &'e mut [Entry], scratch: &'e mut [Entry]) -> Vec<SlotBucket<'e>> {
         // The slot's bytes stay as they are, for other threads too, until the buckets are gone.
         let _scope = Scope::enter();
         let len = entries.len();
@@ -91,9 +91,9 @@ impl<L: Layout> SlotSorter<'_, L> {
                 continue;
             }
             buckets.push(match kept.next() {
-                Some(KeptEntries { len, bytes, dropped }) => Bucket::sorted(&entries[..len], bytes, dropped),
-                None if entries.len() > giant => Bucket::sorted(entries, bytes, Tally::default()),
-                None => Bucket::unsorted(entries, bytes),
+                Some(KeptEntries { len, bytes, dropped }) => SlotBucket::sorted(&entries[..len], bytes, dropped),
+                None if entries.len() > giant => SlotBucket::sorted(entries, bytes, Tally::default()),
+                None => SlotBucket::unsorted(entries, bytes),
             });
         }
         buckets

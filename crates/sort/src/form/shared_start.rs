@@ -12,9 +12,9 @@ use crate::records::words::{common_prefix, word};
 /// The lines that are compared with the first one.
 const SAMPLE: usize = 512;
 /// To skip fewer bytes gains little, and each line must be checked for it.
-const LEAST: usize = 4;
+const MIN_SHARED: usize = 4;
 /// The most bytes that are skipped, because each line is compared with them.
-const MOST: usize = 256;
+const MAX_SHARED: usize = 256;
 
 /// What the lines of an input begin with, as far as they were seen.
 #[derive(Debug, Default)]
@@ -42,14 +42,14 @@ impl SharedStart {
         layout.scan(bytes, 0, |from, to| {
             let line = layout.coded_bytes(&bytes[from..to]);
             let shared = first.unwrap_or(line);
-            let agreed = common_prefix(shared, line, 0).min(MOST);
+            let agreed = common_prefix(shared, line, 0).min(MAX_SHARED);
             first = Some(&shared[..agreed]);
             left -= 1;
-            left > 0 && agreed >= LEAST
+            left > 0 && agreed >= MIN_SHARED
         });
         // A single line says nothing about others.
         self.bytes = match first {
-            Some(shared) if shared.len() >= LEAST && left + 1 < SAMPLE => shared.to_vec(),
+            Some(shared) if shared.len() >= MIN_SHARED && left + 1 < SAMPLE => shared.to_vec(),
             _ => Vec::new(),
         };
     }
@@ -71,7 +71,7 @@ impl SharedStart {
     /// prefixes of these again.
     pub(super) fn shorten<L: Layout>(&mut self, layout: &L, record: &[u8], raw: &[u8], entries: &mut [Entry]) {
         let agreed = common_prefix(&self.bytes, layout.coded_bytes(record), 0);
-        let given_up = std::mem::replace(&mut self.shortened, true) || agreed < LEAST;
+        let given_up = std::mem::replace(&mut self.shortened, true) || agreed < MIN_SHARED;
         self.bytes.truncate(if given_up { 0 } else { agreed });
         for e in entries {
             let at = entry::offset(*e);
