@@ -52,6 +52,8 @@ pub(crate) struct Engine<'a, L> {
     pub(crate) budget: Budget,
     /// Bytes of all inputs, if that is known.
     pub(crate) total: Option<u64>,
+    /// Records of all inputs, as far as a sample tells.
+    pub(crate) expected_records: Option<u64>,
     /// Whether the whole input is expected to fit the memory at once.
     pub(crate) fits: bool,
     pub(crate) memory: Dram,
@@ -68,9 +70,10 @@ impl<'a, L: Layout> Engine<'a, L> {
     ) -> Result<Self> {
         let mut settings = settings;
         let memory_asked_bytes = settings.memory_bytes;
+        let expected_records = expected_records(layout, work);
         loop {
             let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total)?;
-            let fits = fits(layout, &budget, work);
+            let fits = fits(layout, &budget, work, expected_records);
             if let (false, Some(total)) = (fits, work.total) {
                 budget.limit(total);
             }
@@ -98,6 +101,7 @@ impl<'a, L: Layout> Engine<'a, L> {
                 control,
                 budget,
                 total,
+                expected_records,
                 fits,
                 memory,
                 movements,
@@ -158,17 +162,22 @@ impl<'a, L: Layout> Engine<'a, L> {
     }
 }
 
-/// Whether records and entries fit the memory at once, as far as that is known.
-fn fits<L: Layout>(layout: &L, budget: &Budget, work: &Work<'_>) -> bool {
-    let Some(total) = work.total else { return false };
-    let (_, arena) = budget.whole();
+/// The number of records of all inputs, estimated by the first lines if their lengths differ.
+fn expected_records<L: Layout>(layout: &L, work: &Work<'_>) -> Option<u64> {
     let mean = match layout.fixed_len() {
         Some(len) => len as f64,
         None => sample_mean(&work.inputs, layout.terminator().unwrap_or(b'\n')),
     };
+    work.total.map(|total| (total as f64 / mean) as u64)
+}
+
+/// Whether records and entries fit the memory at once, as far as that is known.
+fn fits<L: Layout>(layout: &L, budget: &Budget, work: &Work<'_>, records: Option<u64>) -> bool {
+    let (Some(total), Some(records)) = (work.total, records) else { return false };
+    let (_, arena) = budget.whole();
     let slack = budget.chunk + work.inputs.len() * 8192 + (64 << 10);
     let per_record = if layout.numbers().is_some() { 0 } else { 2 * size_of::<Entry>() };
-    let entries = total as f64 / mean * per_record as f64 * 1.02;
+    let entries = records as f64 * per_record as f64 * 1.02;
     total as f64 + entries + slack as f64 <= arena as f64
 }
 

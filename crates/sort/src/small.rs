@@ -221,12 +221,12 @@ impl SmallInput {
         // The sorter takes entries as they are in a slot, where they grow downwards.
         entries.reverse();
         let mut scratch = vec![0; entries.len()];
-        let sorter = SlotSorter { layout, raw, threads: 1, unique };
-        let (entries, pieces) = sorter.sort(&mut entries, &mut scratch);
+        let sorter = SlotSorter { layout, raw, threads: 1, unique, depth: 0 };
+        let buckets = sorter.divide(&mut entries, &mut scratch);
         let (mut bytes, mut written, mut dropped) = (Vec::with_capacity(raw.len()), Tally::default(), Tally::default());
-        for piece in pieces {
-            dropped.join(piece.dropped);
-            for entry in &entries[piece.start..piece.start + piece.len] {
+        for bucket in buckets {
+            dropped.join(bucket.dropped);
+            for entry in bucket.entries(&sorter) {
                 let record = sorter.record(*entry);
                 bytes.extend_from_slice(record);
                 written.add(record);

@@ -184,6 +184,49 @@ fn each_kind_of_lines_in_little_memory() {
     }
 }
 
+/// Prefixes are taken from behind what all lines share. Lines that begin otherwise come first, in
+/// the middle, last, or never.
+#[test]
+fn lines_that_begin_alike_and_some_that_do_not() {
+    let first = seed(900);
+    for seed in first..first + 24 {
+        let random = &mut Random(seed);
+        let folder = Folder::new();
+        let start = random.pick(&[&b"aaaa"[..], b"https://www.example.org/library/", &[b'a'; 300]]);
+        let letters = random.pick(&["", "", "r", "u", "zr"]);
+        let (order, terminator) = options(letters);
+        let bytes = random.pick(&[1, 5]) * MIB;
+        let mut lines: Vec<Vec<u8>> = Vec::new();
+        let mut left = bytes;
+        while left > 0 {
+            let n = random.below(12);
+            let tail: Vec<u8> = (0..n).map(|_| random.pick(b"\x01aab\xff")).collect();
+            left = left.saturating_sub(start.len() + n + 1);
+            lines.push([start, &tail].concat());
+        }
+        let strangers = random.below(4);
+        for _ in 0..strangers {
+            let at = random.below(start.len());
+            let mut line = start.to_vec();
+            line[at] = random.pick(b"\x01Az\xff");
+            match random.below(4) {
+                0 => line.truncate(at),
+                1 => line = start.to_vec(),
+                _ => {}
+            }
+            let place = random.pick(&[0, lines.len() / 2, lines.len()]);
+            lines.insert(place, line);
+        }
+        let input: Vec<u8> = lines.iter().flat_map(|line| line.iter().copied().chain([terminator])).collect();
+        let path = folder.put("in/a", &input);
+        let threads = random.pick(&[1, 2, 3]);
+        let name = format!("seed {seed}: {strangers} others, options {letters:?}, {threads} threads");
+        let (unique, format) = (order.unique(), RecordFormat::Lines { order: order.clone(), terminator });
+        sort(folder.job(format, &[path]).unique(unique).threads(threads)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&folder.sorted(), &sorted(&[input], &order, terminator), &name);
+    }
+}
+
 /// Merges files that are not in order. The line that comes next is always the first of those at the
 /// files' heads, as with GNU sort.
 #[test]

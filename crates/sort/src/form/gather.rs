@@ -6,12 +6,14 @@ use datapipes_core::Result;
 use datapipes_core::locks::Mutex;
 
 use crate::control::{Control, count};
-use crate::form::sample_sort::{SlotSorter, SortedBucket};
+use crate::form::bucket::SlotBucket;
+use crate::form::sample_sort::SlotSorter;
 use crate::memory::blocks::{ALIGN, BlockPool, Target};
 use crate::memory::parallel::run_on_threads;
 use crate::memory::short_copy::copy_record;
 use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
+use crate::records::memo::Scope;
 use crate::records::prefetch::prefetch_record;
 use crate::records::tally::Tally;
 use crate::runs::checksum;
@@ -48,22 +50,21 @@ pub(crate) struct Gathered {
     pub(crate) tally: Tally,
 }
 
-/// Sorted entries, and the offsets that their records will have.
+/// The buckets of a slot, whose records are written in order.
 pub(crate) struct Gather<'a, L> {
     pub(crate) arranger: SlotSorter<'a, L>,
-    pub(crate) entries: &'a [Entry],
-    pub(crate) pieces: Vec<SortedBucket>,
+    pub(crate) buckets: Vec<SlotBucket<'a>>,
 }
 
 impl<L: Layout> Gather<'_, L> {
     pub(crate) fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|p| p.bytes).sum()
+        self.buckets.iter().map(|b| b.bytes).sum()
     }
 
     /// Records that were dropped as duplicates.
     pub(crate) fn dropped(&self) -> Tally {
         let mut dropped = Tally::default();
-        self.pieces.iter().for_each(|p| dropped.join(p.dropped));
+        self.buckets.iter().for_each(|b| dropped.join(b.dropped));
         dropped
     }
 
@@ -76,11 +77,11 @@ impl<L: Layout> Gather<'_, L> {
         counter: &AtomicU64,
         packing: Option<&Packing>,
     ) -> Result<Gathered> {
-        let mut starts = Vec::with_capacity(self.pieces.len() + 1);
+        let mut starts = Vec::with_capacity(self.buckets.len());
         let mut total = 0;
-        for piece in &self.pieces {
+        for bucket in &self.buckets {
             starts.push(total);
-            total += piece.bytes;
+            total += bucket.bytes;
         }
         let wanted = total.div_ceil(blocks.size as u64) as usize;
         let next = AtomicUsize::new(0);
@@ -90,6 +91,8 @@ impl<L: Layout> Gather<'_, L> {
         let end = AtomicU64::new(0);
         let outcome = Mutex::new((Ok(()), Vec::<(usize, BlockDone)>::with_capacity(wanted)));
         run_on_threads(self.arranger.threads.min(wanted), |_| {
+            // The slot's bytes stay as they are while their buckets are sorted.
+            let _scope = Scope::enter();
             let work = || -> Result<()> {
                 loop {
                     let index = next.fetch_add(1, Relaxed);
@@ -182,14 +185,13 @@ impl<L: Layout> Gather<'_, L> {
             Target::Run { grain, .. } => grain,
             Target::File { .. } | Target::Stream(_) | Target::CompressedRun(_) => usize::MAX,
         };
-        let mut piece = starts.partition_point(|s| *s <= at) - 1;
-        let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);
+        let mut bucket = starts.partition_point(|s| *s <= at) - 1;
+        let mut entries = self.buckets[bucket].entries(&self.arranger);
+        let (mut index, mut skip) = self.find(entries, (at - starts[bucket]) as usize);
         let (mut done, mut summed) = (0, 0);
         let (mut next_mark, distance) = (0, mark_distance(block, grain, self.arranger.unique));
         let mut filled = BlockDone { marks: Vec::new(), sums: Vec::new(), tally: Tally::default(), frames: Vec::new() };
         while done < out.len() {
-            let SortedBucket { start, len, .. } = self.pieces[piece];
-            let entries = &self.entries[start..start + len];
             while index < entries.len() && done < out.len() {
                 let e = entries[index];
                 if let Some(ahead) = entries.get(index + PREFETCH_ENTRIES) {
@@ -222,8 +224,11 @@ impl<L: Layout> Gather<'_, L> {
                 skip = 0;
                 index += 1;
             }
-            piece += 1;
-            index = 0;
+            if done < out.len() {
+                (bucket, index) = (bucket + 1, 0);
+                let Some(next) = self.buckets.get(bucket) else { break };
+                entries = next.entries(&self.arranger);
+            }
         }
         if grain < usize::MAX && summed < out.len() {
             filled.sums.push(checksum::sum(&out[summed..]));
@@ -231,21 +236,20 @@ impl<L: Layout> Gather<'_, L> {
         filled
     }
 
-    /// Finds the entry in which byte `at` of a piece lies, and the offset of that byte in its
+    /// Finds the entry in which byte `at` of a bucket lies, and the offset of that byte in its
     /// record.
-    fn find(&self, piece: usize, at: usize) -> (usize, usize) {
-        let SortedBucket { start, len, .. } = self.pieces[piece];
+    fn find(&self, entries: &[Entry], at: usize) -> (usize, usize) {
         if let Some(each) = self.arranger.layout.fixed_len() {
             return (at / each, at % each);
         }
         let mut left = at;
-        for (i, e) in self.entries[start..start + len].iter().enumerate() {
+        for (i, e) in entries.iter().enumerate() {
             let len = self.arranger.len(*e);
             if left < len {
                 return (i, left);
             }
             left -= len;
         }
-        (len, 0)
+        (entries.len(), 0)
     }
 }

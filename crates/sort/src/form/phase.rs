@@ -7,6 +7,7 @@
 //! An input that fits the memory is one slot, which all threads sort and write directly to the
 //! output. A single lane for which no second thread could be started reads and sorts in turns.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{OnceLock, mpsc};
 use std::time::Instant;
 
@@ -18,6 +19,7 @@ use crate::engine::Engine;
 use crate::form::gather::Gather;
 use crate::form::sample_sort::SlotSorter;
 use crate::form::slot::{FilledSlot, SlotFiller, SlotPool};
+use crate::form::touch::{ExpectedUse, WORTH_TOUCHING, touch_ahead};
 use crate::input::{Input, InputReader};
 use crate::memory::blocks::{BlockPool, Target};
 use crate::memory::parallel::run_on_threads;
@@ -142,7 +144,12 @@ impl<L: Layout> Engine<'_, L> {
         to_fill: mpsc::Receiver<Dram>,
     ) -> Result<Tally> {
         let reading = Mutex::new((filler, to_fill, Some(filled)));
+        let has_read = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            if self.fits && self.budget.threads > 1 && self.total.is_some_and(|total| total >= WORTH_TOUCHING) {
+                // If it cannot be started, the reader touches the memory.
+                let _ = threads::spawn_scoped(scope, "touch", || self.touch_slot(&has_read));
+            }
             let read = || {
                 let mut reading = lock(&reading);
                 let (filler, to_fill, filled) = &mut *reading;
@@ -154,6 +161,7 @@ impl<L: Layout> Engine<'_, L> {
                 }
                 // This tells the lanes that no more slots come.
                 filled.take();
+                has_read.store(true, Relaxed);
             };
             match threads::spawn_scoped(scope, "read", read) {
                 Ok(reader) => {
@@ -168,8 +176,22 @@ impl<L: Layout> Engine<'_, L> {
                 }
                 Err(_) => self.alternate(lanes, lock(&reading).0),
             }
+            has_read.store(true, Relaxed);
         });
         Ok(lock(&reading).0.tally())
+    }
+
+    /// Touches the memory that an input that fits is expected to use, ahead of the reader.
+    fn touch_slot(&self, stop: &AtomicBool) {
+        let length = |bytes: Option<u64>| bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        let (Some(total), Some(records)) = (length(self.total), length(self.expected_records)) else { return };
+        let entries = if self.layout.numbers().is_some() { 0 } else { records.saturating_mul(size_of::<Entry>()) };
+        // The first lines may be much shorter than the others.
+        let expected = ExpectedUse { records: total, entries: entries.min(total / 2) };
+        let (at, len) = self.budget.whole();
+        if let Ok(slot) = self.memory.range(at, len) {
+            touch_ahead(&slot, expected, stop);
+        }
     }
 
     /// Reads and sorts in turns, if no second thread could be started.
@@ -230,9 +252,10 @@ impl<L: Layout> Engine<'_, L> {
         let top = slot.arena.len() / SIZE * SIZE;
         let mut lease = slot.arena.range(top - 2 * n * SIZE, 2 * n * SIZE)?.lease_mut()?;
         let (scratch, entries) = lease.as_slice_of::<Entry>()?.split_at_mut(n);
-        let arranger = SlotSorter { layout: self.layout, raw: &raw, threads, unique: self.settings.unique };
-        let (entries, pieces) = arranger.sort(entries, scratch);
-        let gather = Gather { arranger, entries, pieces };
+        let (unique, depth) = (self.settings.unique, slot.depth);
+        let arranger = SlotSorter { layout: self.layout, raw: &raw, threads, unique, depth };
+        let buckets = arranger.divide(entries, scratch);
+        let gather = Gather { arranger, buckets };
         lock(&lanes.forming).dropped.join(gather.dropped());
         let progress = &self.control.progress;
         if let Some(sink) = output {

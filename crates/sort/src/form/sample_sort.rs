@@ -1,15 +1,14 @@
 //! Sorting the entries of one slot, on all cores.
 //!
 //! ```text
-//! sort(entries):
-//!     take splitters from a sample of prefixes      (a splitter's own value gets its own bucket)
-//!     each core, its stripe: classify, count, scatter into the scratch memory
-//!     each core, bucket by bucket in its cache:
+//! divide(entries):
+//!     partition the entries over buckets
+//!     all cores sort a bucket that is too large for one of them:
+//!         by the next bytes if its prefixes are equal, otherwise by new splitters
+//!     the core that writes a bucket's records sorts it in its cache:
 //!         sort the numbers                          (by prefix, then by position in the input)
 //!         for each group of equal prefixes that is not in order:
 //!             sort by the next eight bytes of the keys, or by comparisons
-//!     all cores sort a bucket that is too large for one of them:
-//!         by the next bytes if its prefixes are equal, otherwise by new splitters
 //! ```
 
 #![allow(unsafe_code)]
@@ -17,6 +16,9 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use crate::form::bucket::SlotBucket;
+use crate::form::partition::Partition;
+use crate::form::tied_lines::sort_by_prefix;
 use crate::memory::parallel::{Disjoint, run_on_threads};
 use crate::numbers::vector;
 use crate::records::entry::{self, Entry, MAX_BUCKETS};
@@ -27,23 +29,17 @@ use crate::records::tally::Tally;
 
 /// Below this number of entries one core sorts them faster than several could distribute them.
 const SMALL: usize = 1 << 14;
-/// The intended number of entries in a bucket: 64 KiB, well within L2.
-const BUCKET: usize = 1 << 12;
-/// The number of sampled entries for each splitter.
-const OVERSAMPLE: usize = 8;
 /// How many entries ahead a record is prefetched whose prefix another has too.
 const AHEAD: usize = 16;
 /// Smaller groups are compared; larger ones get new prefixes.
 const FEW: usize = 24;
 
-/// Consecutive entries in their final order, and the bytes of their records.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SortedBucket {
-    pub(crate) start: usize,
-    pub(crate) len: usize,
-    pub(crate) bytes: u64,
-    /// Records that were dropped here as duplicates.
-    pub(crate) dropped: Tally,
+/// What is left of a bucket when duplicates are dropped.
+#[derive(Clone, Copy)]
+struct KeptEntries {
+    len: usize,
+    bytes: u64,
+    dropped: Tally,
 }
 
 /// The context for sorting a slot, besides the entries.
@@ -54,37 +50,58 @@ pub(crate) struct SlotSorter<'a, L> {
     pub(crate) threads: usize,
     /// Whether only the first of records with the same key is kept.
     pub(crate) unique: bool,
+    /// The bytes in which all records agree, as far as they are known. The prefixes of the entries
+    /// are what follows.
+    pub(crate) depth: usize,
 }
 
 impl<L: Layout> SlotSorter<'_, L> {
-    /// Sorts the entries. The result is in the memory of `entries` or of `scratch`. The buckets
-    /// that are returned are in order and index the returned slice.
-    pub(crate) fn sort<'e>(
-        &self,
-        entries: &'e mut [Entry],
-        scratch: &'e mut [Entry],
-    ) -> (&'e [Entry], Vec<SortedBucket>) {
-        // The slot's bytes stay as they are, for other threads too, until this returns.
+    /// Divides the entries into buckets, which are in order. What one core cannot sort alone is
+    /// sorted now, and a bucket of which duplicates are to be dropped; the others are sorted when
+    /// their entries are asked for. Both slices are used.
+    pub(crate) fn divide<'e>(&self, entries: &'e mut [Entry], scratch: &'e mut [Entry]) -> Vec<SlotBucket<'e>> {
+        // The slot's bytes stay as they are, for other threads too, until the buckets are gone.
         let _scope = Scope::enter();
-        if entries.len() <= SMALL {
-            self.sort_bucket(entries, 0);
-            let piece = self.finish(entries, 0);
-            return (entries, vec![piece]);
-        }
-        let bounds = self.partition(entries, scratch, true);
-        let giant = (entries.len() / (4 * self.threads)).max(SMALL * 4);
-        for w in bounds.windows(2) {
-            if w[1] - w[0] > giant {
-                self.sort_large_bucket(&mut scratch[w[0]..w[1]], &mut entries[w[0]..w[1]], 0);
+        let len = entries.len();
+        let giant = self.giant(len);
+        let (all, Partition { bounds, bytes }) = if len <= SMALL {
+            let bytes = entries.iter().map(|e| self.len(*e) as u64).sum();
+            (entries, Partition { bounds: vec![0, len], bytes: vec![bytes] })
+        } else {
+            let partition = self.partition(entries, scratch, true);
+            for w in partition.bounds.windows(2).filter(|w| w[1] - w[0] > giant) {
+                self.sort_large_bucket(&mut scratch[w[0]..w[1]], &mut entries[w[0]..w[1]], self.depth);
             }
-        }
-        let pieces = self.each_bucket(scratch, &bounds, |bucket, start| {
-            if bucket.len() <= giant {
-                self.sort_bucket(bucket, 0);
-            }
-            self.finish(bucket, start)
+            (scratch, partition)
+        };
+        let kept = self.unique.then(|| {
+            self.each_bucket(all, &bounds, |bucket| {
+                if bucket.len() <= giant {
+                    self.sort_bucket(bucket, self.depth);
+                }
+                self.drop_duplicates(bucket)
+            })
         });
-        (scratch, pieces)
+        let (mut rest, mut kept) = (all, kept.into_iter().flatten());
+        let mut buckets = Vec::with_capacity(bytes.len());
+        for (w, bytes) in bounds.windows(2).zip(bytes) {
+            let entries;
+            (entries, rest) = std::mem::take(&mut rest).split_at_mut(w[1] - w[0]);
+            if entries.is_empty() {
+                continue;
+            }
+            buckets.push(match kept.next() {
+                Some(KeptEntries { len, bytes, dropped }) => SlotBucket::sorted(&entries[..len], bytes, dropped),
+                None if entries.len() > giant => SlotBucket::sorted(entries, bytes, Tally::default()),
+                None => SlotBucket::unsorted(entries, bytes),
+            });
+        }
+        buckets
+    }
+
+    /// Larger buckets of `len` entries are sorted by all cores.
+    fn giant(&self, len: usize) -> usize {
+        (len / (4 * self.threads)).max(SMALL * 4)
     }
 
     /// The record of an entry.
@@ -110,68 +127,13 @@ impl<L: Layout> SlotSorter<'_, L> {
         memo::recall(question, || (0, find())).1
     }
 
-    /// Distributes `entries` over buckets in `scratch`, each in the order of the input, and returns
-    /// the buckets' bounds. `reversed` says that the entries are those of a slot, which grow
-    /// downwards in memory.
-    fn partition(&self, entries: &mut [Entry], scratch: &mut [Entry], reversed: bool) -> Vec<usize> {
-        let splitters = choose_splitters(entries);
-        let buckets = 2 * splitters.len() + 1;
-        let stripe = entries.len().div_ceil(self.threads);
-        let stripes = entries.len().div_ceil(stripe);
-        let mut counts = vec![0usize; stripes * buckets];
-        {
-            let all = Disjoint::new(entries);
-            let counts = Disjoint::new(&mut counts);
-            run_on_threads(stripes, |t| {
-                // SAFETY: stripe t of the entries, and row t of the counts, are this thread's
-                // alone.
-                let (part, count) = unsafe {
-                    (all.slice(t * stripe, stripe.min(all.len() - t * stripe)), counts.slice(t * buckets, buckets))
-                };
-                classify(part, &splitters, count);
-            });
-        }
-        let mut bounds = Vec::with_capacity(buckets + 1);
-        let mut at = 0;
-        for b in 0..buckets {
-            bounds.push(at);
-            for t in 0..stripes {
-                let t = if reversed { stripes - 1 - t } else { t };
-                at += std::mem::replace(&mut counts[t * buckets + b], at);
-            }
-        }
-        bounds.push(at);
-        let target = Disjoint::new(scratch);
-        let positions = Disjoint::new(&mut counts);
-        let entries = &*entries;
-        run_on_threads(stripes, |t| {
-            // SAFETY: row t of the positions is this thread's alone.
-            let position = unsafe { positions.slice(t * buckets, buckets) };
-            let part = &entries[t * stripe..entries.len().min((t + 1) * stripe)];
-            let mut scatter = |e: Entry| {
-                let at = &mut position[entry::id(e)];
-                // SAFETY: the positions of (stripe, bucket) pairs were laid out from the counts of
-                // the same entries, so every position is below the total, which the scratch holds,
-                // and is written once.
-                unsafe { target.write(*at, entry::without_id(e)) };
-                *at += 1;
-            };
-            if reversed {
-                part.iter().rev().for_each(|e| scatter(*e));
-            } else {
-                part.iter().for_each(|e| scatter(*e));
-            }
-        });
-        bounds
-    }
-
     /// Runs `work` on every bucket; each core takes the next one when it is free. The results are
     /// in the buckets' order.
     fn each_bucket<R: Send + Copy>(
         &self,
         entries: &mut [Entry],
         bounds: &[usize],
-        work: impl Fn(&mut [Entry], usize) -> R + Sync,
+        work: impl Fn(&mut [Entry]) -> R + Sync,
     ) -> Vec<R> {
         let filled: Vec<_> = bounds.windows(2).filter(|w| w[1] > w[0]).map(|w| (w[0], w[1] - w[0])).collect();
         let mut results: Vec<Option<R>> = vec![None; filled.len()];
@@ -186,7 +148,7 @@ impl<L: Layout> SlotSorter<'_, L> {
                     let Some(&(start, len)) = filled.get(i) else { break };
                     // SAFETY: buckets do not overlap, and each index is handed out once.
                     let (bucket, slot) = unsafe { (all.slice(start, len), out.slice(i, 1)) };
-                    slot[0] = Some(work(bucket, start));
+                    slot[0] = Some(work(bucket));
                 }
             });
         }
@@ -195,12 +157,13 @@ impl<L: Layout> SlotSorter<'_, L> {
 
     /// Sorts entries whose records agree in the first `depth` bytes, on this core.
     pub(super) fn sort_bucket(&self, entries: &mut [Entry], depth: usize) {
-        vector::sort_u128(entries);
-        if self.layout.prefix_decides() {
+        if let Some(coding) = self.layout.coding() {
+            sort_by_prefix(entries);
+            self.sort_tied_lines(coding, entries, depth + 8);
             return;
         }
-        if let Some(coding) = self.layout.coding() {
-            self.sort_tied_lines(coding, entries, depth + 8);
+        vector::sort_u128(entries);
+        if self.layout.prefix_decides() {
             return;
         }
         let (mut from, mut fetched) = (0, 1);
@@ -230,7 +193,7 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// Orders records with equal prefixes.
     fn sort_equal_prefixes(&self, group: &mut [Entry], depth: usize) {
         if let Some(plain) = self.plain_behind(group) {
-            let plain = SlotSorter { layout: &plain, raw: self.raw, threads: 1, unique: false };
+            let plain = SlotSorter { layout: &plain, raw: self.raw, threads: 1, unique: false, depth: 0 };
             if plain.in_order(group) {
                 return;
             }
@@ -324,7 +287,7 @@ impl<L: Layout> SlotSorter<'_, L> {
             return;
         }
         if let Some(plain) = self.plain_behind(entries) {
-            let plain = SlotSorter { layout: &plain, raw: self.raw, threads: self.threads, unique: false };
+            let plain = SlotSorter { layout: &plain, raw: self.raw, threads: self.threads, unique: false, depth: 0 };
             plain.load_next_prefixes(entries, 0);
             plain.repartition(entries, other, 0);
             return;
@@ -382,14 +345,14 @@ impl<L: Layout> SlotSorter<'_, L> {
 
     /// Partitions a giant bucket once more and sorts its parts. The result is in `entries`.
     fn repartition(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
-        let bounds = self.partition(entries, other, false);
-        let giant = (entries.len() / (4 * self.threads)).max(SMALL * 4);
+        let Partition { bounds, .. } = self.partition(entries, other, false);
+        let giant = self.giant(entries.len());
         for w in bounds.windows(2) {
             if w[1] - w[0] > giant {
                 self.sort_large_bucket(&mut other[w[0]..w[1]], &mut entries[w[0]..w[1]], depth);
             }
         }
-        self.each_bucket(other, &bounds, |bucket, _| {
+        self.each_bucket(other, &bounds, |bucket| {
             if bucket.len() <= giant {
                 self.sort_bucket(bucket, depth);
             }
@@ -397,91 +360,21 @@ impl<L: Layout> SlotSorter<'_, L> {
         entries.copy_from_slice(other);
     }
 
-    /// Drops duplicates if that is asked for, and adds up the bytes.
-    fn finish(&self, bucket: &mut [Entry], start: usize) -> SortedBucket {
-        let mut len = bucket.len();
+    /// Drops all but the first of records with the same key from a sorted bucket.
+    fn drop_duplicates(&self, bucket: &mut [Entry]) -> KeptEntries {
         let mut dropped = Tally::default();
-        if self.unique && len > 1 {
-            // Equal keys have equal prefixes, so both records are in this bucket.
-            let mut kept = 0;
-            for i in 1..len {
-                if self.layout.same_key(self.record(bucket[kept]), self.record(bucket[i])) {
-                    dropped.add(self.record(bucket[i]));
-                } else {
-                    kept += 1;
-                    bucket[kept] = bucket[i];
-                }
-            }
-            len = kept + 1;
-        }
-        let bytes = match self.layout.fixed_len() {
-            Some(each) => (len * each) as u64,
-            None => bucket[..len].iter().map(|e| self.len(*e) as u64).sum(),
-        };
-        SortedBucket { start, len, bytes, dropped }
-    }
-}
-
-/// Distinct prefixes that cut a sample of the entries into equal parts.
-fn choose_splitters(entries: &[Entry]) -> Vec<u64> {
-    let wanted = (entries.len() / BUCKET).next_power_of_two().min(MAX_BUCKETS / 2) - 1;
-    let samples = ((wanted + 1) * OVERSAMPLE).min(entries.len());
-    // A stride that is odd and not a multiple of a page's records meets no period of the data.
-    let step = (entries.len() / samples).max(1);
-    let mut sample: Vec<u64> = entries.iter().step_by(step).map(|e| entry::prefix(*e)).collect();
-    sample.sort_unstable();
-    let mut splitters: Vec<u64> =
-        (1..=wanted).map(|i| sample[(i * sample.len() / (wanted + 1)).min(sample.len() - 1)]).collect();
-    splitters.dedup();
-    splitters
-}
-
-/// Marks each entry with its bucket and counts the entries of each. Bucket 2i lies between
-/// splitters i-1 and i; bucket 2i+1 is splitter i.
-fn classify(entries: &mut [Entry], splitters: &[u64], counts: &mut [usize]) {
-    // A complete tree in the order of its levels: the children of node i are 2i and 2i+1, so a walk
-    // down has no branch.
-    let leaves = (splitters.len() + 1).next_power_of_two();
-    let levels = leaves.trailing_zeros();
-    let mut padded = splitters.to_vec();
-    padded.resize(leaves - 1, u64::MAX);
-    let mut tree = vec![0u64; leaves.max(2)];
-    fill_tree(&mut tree, &padded, 1);
-    let last = splitters.len();
-    let place = |e: &mut Entry, below: usize, counts: &mut [usize]| {
-        let below = below.min(last);
-        let equal = below < last && splitters[below] == entry::prefix(*e);
-        let id = 2 * below + usize::from(equal);
-        *e = entry::with_id(*e, id);
-        counts[id] += 1;
-    };
-    // Several walks at once hide each other's latency.
-    const WALKS: usize = 8;
-    let (groups, rest) = entries.as_chunks_mut::<WALKS>();
-    for group in groups {
-        let mut at = [1usize; WALKS];
-        for _ in 0..levels {
-            for (at, e) in at.iter_mut().zip(group.iter()) {
-                *at = 2 * *at + usize::from(tree[*at] < entry::prefix(*e));
+        // Equal keys have equal prefixes, so both records are in this bucket.
+        let mut kept = 0;
+        for i in 1..bucket.len() {
+            if self.layout.same_key(self.record(bucket[kept]), self.record(bucket[i])) {
+                dropped.add(self.record(bucket[i]));
+            } else {
+                kept += 1;
+                bucket[kept] = bucket[i];
             }
         }
-        for (at, e) in at.iter().zip(group.iter_mut()) {
-            place(e, at - leaves, counts);
-        }
+        let len = bucket.len().min(kept + 1);
+        let bytes = bucket[..len].iter().map(|e| self.len(*e) as u64).sum();
+        KeptEntries { len, bytes, dropped }
     }
-    for e in rest {
-        let below = splitters.partition_point(|s| *s < entry::prefix(*e));
-        place(e, below, counts);
-    }
-}
-
-/// Writes the sorted numbers in the order of the levels of a complete binary tree.
-fn fill_tree(tree: &mut [u64], sorted: &[u64], node: usize) {
-    if sorted.is_empty() || node >= tree.len() {
-        return;
-    }
-    let middle = sorted.len() / 2;
-    tree[node] = sorted[middle];
-    fill_tree(tree, &sorted[..middle], 2 * node);
-    fill_tree(tree, &sorted[middle + 1..], 2 * node + 1);
 }

@@ -10,10 +10,12 @@
 //! of them together.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use datapipes_core::{Dram, Error, ErrorKind, Result};
 
 use crate::control::{Control, count};
+use crate::form::shared_start::SharedStart;
 use crate::input::{Begin, Chunk, InputReader, leftover, refuse};
 use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
@@ -42,6 +44,8 @@ pub(crate) struct FilledSlot {
     pub(crate) last: bool,
     /// Whether it is all slots at once: no other lane has anything to sort.
     pub(crate) whole: bool,
+    /// The bytes in which all its records agree. Their prefixes are what follows.
+    pub(crate) depth: usize,
 }
 
 /// A range of bytes that arrived.
@@ -119,6 +123,7 @@ pub(crate) struct SlotFiller<'a, L> {
     density: f64,
     tally: Tally,
     filled: u64,
+    shared: SharedStart,
 }
 
 /// The state of the slot that is being filled. Offsets are from the arena's start.
@@ -162,6 +167,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             density,
             tally: Tally::default(),
             filled: 0,
+            shared: SharedStart::default(),
         };
         if filler.slots.whole_first {
             filler.free.push(filler.slots.all.clone());
@@ -219,7 +225,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             let index = self.filled;
             self.filled += 1;
             let SlotState { arena, parsed, entries, longest, .. } = s;
-            return Ok(Some(FilledSlot { arena, raw_len: parsed, entries, longest, index, last, whole }));
+            let depth = self.shared.depth();
+            return Ok(Some(FilledSlot { arena, raw_len: parsed, entries, longest, index, last, whole, depth }));
         }
     }
 
@@ -389,7 +396,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
 
     /// Gives the last line of a source the terminator that it lacks. A binary record that is not
     /// whole is an error.
-    fn end_source(&self, s: &mut SlotState, end: usize) -> Result<()> {
+    fn end_source(&mut self, s: &mut SlotState, end: usize) -> Result<()> {
         let Some(terminator) = self.layout.terminator() else {
             let len = self.layout.fixed_len().unwrap_or(1);
             return Err(leftover(&self.feed.current, len, end - s.parsed));
@@ -400,7 +407,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
     }
 
     /// Makes entries of the whole records in `s.parsed..end`.
-    fn parse(&self, s: &mut SlotState, end: usize) -> Result<()> {
+    fn parse(&mut self, s: &mut SlotState, end: usize) -> Result<()> {
         if let Some(numbers) = self.layout.numbers() {
             // Numbers are counted when they are sorted.
             let count = (end - s.parsed) / numbers.kind.width();
@@ -408,6 +415,18 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             s.parsed += count * numbers.kind.width();
             return Ok(());
         }
+        while let Some(other) = self.parse_alike(s, end)? {
+            let bytes = s.arena.range(0, other.end)?.lease()?;
+            let from = s.arena.len() / ENTRY - s.entries;
+            let mut lease = s.arena.range(from * ENTRY, s.entries * ENTRY)?.lease_mut()?;
+            self.shared.shorten(self.layout, &bytes[other], &bytes, lease.as_slice_of::<Entry>()?);
+        }
+        Ok(())
+    }
+
+    /// Makes entries of whole records in `s.parsed..end`, until one does not begin as the others
+    /// do. Returns where that one is.
+    fn parse_alike(&mut self, s: &mut SlotState, end: usize) -> Result<Option<Range<usize>>> {
         let bytes = s.arena.range(s.parsed, end - s.parsed)?.lease()?;
         // Entries fill the arena downwards from its top; as much room stays free below them.
         let top = s.arena.len() / ENTRY - s.entries;
@@ -416,25 +435,30 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         let room = most.saturating_sub(s.entries);
         let mut lease = s.arena.range((top - room) * ENTRY, room * ENTRY)?.lease_mut()?;
         let out = lease.as_slice_of::<Entry>()?;
+        self.shared.sample(self.layout, &bytes);
         let (base, mut left) = (s.parsed, room);
-        let (mut tally, mut longest, mut full) = (s.tally, s.longest, false);
+        let (mut tally, mut longest, mut full, mut other) = (s.tally, s.longest, false, None);
         let parsed = self.layout.scan(&bytes, 0, |from, to| {
             if left == 0 {
                 full = true;
                 return false;
             }
-            left -= 1;
             let record = &bytes[from..to];
+            let Some(prefix) = self.shared.prefix(self.layout, record) else {
+                other = Some(base + from..base + to);
+                return false;
+            };
+            left -= 1;
             tally.add(record);
             longest = longest.max(record.len());
-            out[left] = entry::entry(self.layout.prefix(record), base + from, record.len());
+            out[left] = entry::entry(prefix, base + from, record.len());
             true
         });
         (s.tally, s.longest) = (tally, longest);
         s.entries += room - left;
         s.parsed += parsed;
         s.full = full;
-        Ok(())
+        Ok(other)
     }
 }
 

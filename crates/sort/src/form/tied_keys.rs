@@ -99,7 +99,7 @@ impl<L: Layout> SlotSorter<'_, L> {
             *e = entry::with_prefix(*e, word(&bytes[at..at + len - 1], agreed));
         }
         let plain = PlainLines { terminator: 0, reverse: false };
-        let sorter = SlotSorter { layout: &plain, raw: bytes, threads: 1, unique: false };
+        let sorter = SlotSorter { layout: &plain, raw: bytes, threads: 1, unique: false, depth: 0 };
         sorter.sort_bucket(entries, agreed);
         before.clear();
         before.extend_from_slice(group);

@@ -65,8 +65,9 @@ impl<L: Layout> SlotSorter<'_, L> {
 
     fn order_pair(&self, coding: Coding, pair: &mut [Entry], depth: usize) {
         let (a, b) = (self.line(pair[0]), self.line(pair[1]));
-        // Equal lines keep the order of the input: entries of equal prefixes are in it.
-        if coding.order_at(a, b, common_prefix(a, b, depth)) == Ordering::Greater {
+        let order = coding.order_at(a, b, common_prefix(a, b, depth));
+        // Equal lines keep the order of the input.
+        if order.then((pair[0] as u64).cmp(&(pair[1] as u64))) == Ordering::Greater {
             pair.swap(0, 1);
         }
     }
@@ -82,7 +83,7 @@ impl<L: Layout> SlotSorter<'_, L> {
             }
             depth = agreed;
         }
-        vector::sort_u128(&mut entries[range]);
+        sort_by_prefix(&mut entries[range]);
         depth + 8
     }
 
@@ -165,6 +166,19 @@ impl<L: Layout> SlotSorter<'_, L> {
     }
 }
 
+/// Sorts entries by their prefixes. Those of equal prefixes are in any order: whatever tells them
+/// apart looks at their places in the input too.
+#[inline]
+pub(super) fn sort_by_prefix(entries: &mut [Entry]) {
+    // In vector registers places cost nothing. Else a comparison of prefixes is cheaper than one of
+    // whole entries, and groups of equal prefixes are done early.
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        return vector::sort_u128(entries);
+    }
+    entries.sort_unstable_by_key(|e| entry::prefix(*e));
+}
+
 /// The first group of two or more equal prefixes.
 #[inline]
 fn next_group(entries: &[Entry], range: Range<usize>) -> Option<Range<usize>> {
@@ -210,9 +224,10 @@ mod tests {
             })
             .collect();
         let mut scratch = vec![0; entries.len()];
-        let sorter = SlotSorter { layout: &layout, raw: &raw, threads, unique: false };
-        let (sorted, _) = sorter.sort(&mut entries, &mut scratch);
-        sorted.iter().map(|e| starts.partition_point(|start| *start < entry::offset(*e))).collect()
+        let sorter = SlotSorter { layout: &layout, raw: &raw, threads, unique: false, depth: 0 };
+        let buckets = sorter.divide(&mut entries, &mut scratch);
+        let sorted = buckets.iter().flat_map(|bucket| bucket.entries(&sorter));
+        sorted.map(|e| starts.partition_point(|start| *start < entry::offset(*e))).collect()
     }
 
     fn expected(lines: &[Vec<u8>], reverse: bool) -> Vec<usize> {

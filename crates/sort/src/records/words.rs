@@ -25,23 +25,41 @@ fn short_word(bytes: &[u8]) -> u64 {
 pub(crate) fn common_prefix(a: &[u8], b: &[u8], from: usize) -> usize {
     let len = a.len().min(b.len());
     let (a, b) = (&a[..len], &b[..len]);
+    // Sixteen bytes at a time: how many words agree is hard to predict.
     let differ = |at: usize| match (a[at..].first_chunk(), b[at..].first_chunk()) {
-        (Some(a), Some(b)) => u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b),
+        (Some(a), Some(b)) => u128::from_le_bytes(*a) ^ u128::from_le_bytes(*b),
         _ => 0,
     };
     let mut at = from;
-    while at + 8 <= len {
+    while at + 16 <= len {
         let bits = differ(at);
         if bits != 0 {
             return at + bits.trailing_zeros() as usize / 8;
         }
-        at += 8;
+        at += 16;
     }
-    if len >= 8 {
-        // The last eight bytes, of which those before `at` agree.
-        return len - 8 + (differ(len - 8).trailing_zeros() as usize / 8);
+    if len >= 16 {
+        // The last sixteen bytes, of which those before `at` agree.
+        return len - 16 + differ(len - 16).trailing_zeros() as usize / 8;
     }
-    from.max(a.iter().zip(b).take_while(|(a, b)| a == b).count())
+    short_common_prefix(a, b, from)
+}
+
+/// Does the same for two lines of one length below sixteen bytes.
+#[inline]
+fn short_common_prefix(a: &[u8], b: &[u8], from: usize) -> usize {
+    let len = a.len();
+    let bits = match (a.first_chunk(), b.first_chunk(), a.last_chunk(), b.last_chunk()) {
+        (Some(first_a), Some(first_b), Some(last_a), Some(last_b)) => {
+            let first = u64::from_le_bytes(*first_a) ^ u64::from_le_bytes(*first_b);
+            if first != 0 {
+                return first.trailing_zeros() as usize / 8;
+            }
+            u64::from_le_bytes(*last_a) ^ u64::from_le_bytes(*last_b)
+        }
+        _ => return from.max(a.iter().zip(b).take_while(|(a, b)| a == b).count()),
+    };
+    len - 8 + bits.trailing_zeros() as usize / 8
 }
 
 #[cfg(test)]
