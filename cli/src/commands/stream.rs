@@ -145,8 +145,8 @@ pub(crate) struct Args {
     /// Draw the data channels under each placement that ran, as SVG
     #[arg(long, alias = "svg", value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
-    /// and at the end
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
+    /// seconds and at the end
     #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
 }

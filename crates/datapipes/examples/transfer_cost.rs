@@ -1,5 +1,5 @@
-//! What a transfer of 64 bytes costs, so that two builds of the library can be compared to a tenth of
-//! a nanosecond: `cargo run --release -p datapipes --example transfer_cost [CORE]`.
+//! What a transfer of 64 bytes costs, so that two builds of the library can be compared to a tenth
+//! of a nanosecond: `cargo run --release -p datapipes --example transfer_cost [CORE]`.
 //!
 //! It binds itself to a core and times rounds of many transfers. The shortest round is the one that
 //! nothing disturbed; the median says how far others are from it. Builds are compared by running

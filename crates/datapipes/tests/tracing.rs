@@ -1,4 +1,5 @@
-//! What a subscriber of `tracing` hears. CI runs this with the feature; without it nothing is traced.
+//! What a subscriber of `tracing` hears. CI runs this with the feature; without it nothing is
+//! traced.
 #![cfg(all(feature = "tracing", feature = "cache", feature = "fabric", feature = "log", feature = "sort"))]
 #![allow(clippy::unwrap_used)]
 

@@ -1,7 +1,7 @@
 //! Every span and event, once. `docs/metrics.md` lists them for people.
 //!
-//! Their fields are the labels of measurements, sums that end with their unit, and counts. They name
-//! no files and no users.
+//! Their fields are the labels of measurements, sums that end with their unit, and counts. They
+//! name no files and no users.
 
 use crate::trace::TraceLevel;
 

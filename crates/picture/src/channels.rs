@@ -41,7 +41,7 @@ pub struct ChannelWire {
 pub enum ChannelEnd {
     /// The n-th device.
     Device(usize),
-    /// What relays.
+    /// The relay above the devices.
     Relay,
 }
 

@@ -18,7 +18,7 @@ pub enum Tone {
     Chosen,
     /// What could have been chosen.
     Open,
-    /// What was refused.
+    /// The candidates that cannot serve.
     Refused,
     /// What is free or empty.
     Empty,
@@ -95,8 +95,8 @@ impl Lettering {
         self.as_text().width_of(words)
     }
 
-    /// The words in lines of at most this width, and at most so many of them; an ellipsis stands for
-    /// what has no room. A word that is longer than a line is broken.
+    /// The words in lines of at most this width, and at most so many of them; an ellipsis stands
+    /// for what has no room. A word that is longer than a line is broken.
     pub fn wrap(&self, words: &str, room: f64, most: usize) -> Vec<String> {
         let mut lines = vec![String::new()];
         for word in words.split_whitespace() {
@@ -319,8 +319,8 @@ impl ThemedDrawing {
     }
 }
 
-/// The colours of both themes. Names begin with `.datapipes`, so that a page which holds the picture
-/// is not changed.
+/// The colours of both themes. Names begin with `.datapipes`, so that a page which holds the
+/// picture is not changed.
 fn style() -> String {
     let mut style = String::from(
         ".datapipes{--ground:#ffffff;--ink:#1f2328;--faint:#57606a;--plain:#57606a;--plain-fill:#f6f8fa;\

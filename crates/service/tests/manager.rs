@@ -96,8 +96,8 @@ fn a_watchdog_of_another_process_is_left_alone() {
     drop(service);
 }
 
-/// What a service that cannot start says on standard error, where `JOURNAL_STREAM` names that file or
-/// another.
+/// What a service that cannot start says on standard error, where `JOURNAL_STREAM` names that file
+/// or another.
 fn said(names_it: bool) -> String {
     let dir = Dir::new();
     let path = dir.0.join("journal");

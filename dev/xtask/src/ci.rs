@@ -11,7 +11,8 @@ pub(crate) fn run() -> TaskResult<()> {
     steps.run("clippy", || finish(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
     steps.run("docs", || finish(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")));
     steps.run("test", || test::run(&[]));
-    // Spans and events, and the recorder of the crate `metrics`, are in no program unless asked for.
+    // Spans and events, and the recorder of the crate `metrics`, are in no program unless asked
+    // for.
     let of = "datapipes/sort,datapipes/cache,datapipes/log,datapipes/fabric,datapipes/tracing,datapipes-metrics/facade";
     let features =
         ["-p", "datapipes", "-p", "datapipes-metrics", "--features", of, "--test", "tracing", "--test", "facade"];

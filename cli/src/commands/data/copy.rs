@@ -69,8 +69,8 @@ pub(crate) struct Args {
     /// report
     #[arg(long)]
     json: bool,
-    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
-    /// and at the end
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
+    /// seconds and at the end
     #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
     #[command(flatten)]

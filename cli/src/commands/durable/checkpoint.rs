@@ -71,8 +71,8 @@ const VERIFY: Ending = Ending {
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
-    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
-    /// and at the end
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
+    /// seconds and at the end
     #[arg(long, global = true, value_name = "FILE")]
     metrics: Option<PathBuf>,
 }

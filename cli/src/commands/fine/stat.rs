@@ -81,8 +81,8 @@ pub(crate) struct Args {
     /// Draw the memory of the cache of the first file, as it is at the end, as SVG
     #[arg(long, value_name = "FILE")]
     plot_memory: Option<PathBuf>,
-    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten seconds
-    /// and at the end
+    /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
+    /// seconds and at the end
     #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
     /// Print JSON: of each file its name, seconds, reads, reads_per_second, metrics, explain

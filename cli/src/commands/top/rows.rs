@@ -182,7 +182,7 @@ mod tests {
         let now = look(Instant::now(), vec![process]);
         let rows = rows(&now, &now);
         assert!(rows.iter().all(|row| !row.name.contains('\u{1b}') && row.age_seconds.is_some()), "{rows:?}");
-        let many: Vec<Value> =
+        let many: Vec<serde_json::Value> =
             (0..10_000).map(|n| serde_json::json!({"labels": {"pipe": n.to_string()}, "value": n})).collect();
         let many = serde_json::json!([{"name": "datapipes_pipe_bytes_total", "samples": many}]);
         assert!(figures(&many).len() <= MAX_ROWS);

@@ -1,7 +1,7 @@
 //! The service's log: plain lines, one for each fact.
 //!
-//! Where standard error goes to systemd's journal, each line begins with its priority (`<4>`), which
-//! the journal takes off and keeps as a field (sd-daemon(3)).
+//! Where standard error goes to systemd's journal, each line begins with its priority (`<4>`),
+//! which the journal takes off and keeps as a field (sd-daemon(3)).
 //!
 //! Clients cause lines, by connecting or by being refused, and a log takes space. So lines about
 //! clients are limited, and the number of omitted lines is logged. The service's own lines are not

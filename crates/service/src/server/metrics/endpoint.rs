@@ -117,7 +117,7 @@ impl Endpoint<'_> {
     }
 }
 
-/// How requests ended.
+/// The numbers of requests by how they ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     answered: u64,

@@ -85,8 +85,8 @@ impl MetricsListener {
         self.shows_clients
     }
 
-    /// Sets whether single clients and their pipes are among the metrics: by number and class, never
-    /// by name.
+    /// Sets whether single clients and their pipes are among the metrics: by number and class,
+    /// never by name.
     #[must_use]
     pub fn with_clients(mut self, shows: bool) -> MetricsListener {
         self.shows_clients = shows;
