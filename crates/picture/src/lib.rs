@@ -3,16 +3,10 @@
 //!
 //! - [`svg`]: texts, lines and grids on a drawing.
 //! - [`chart`]: panels of bars or lines over labels.
-<<<<<<< HEAD
 //! - [`page`]: a report as a value, and as HTML.
 //! - [`themed`]: drawings that follow the viewer's light or dark theme, and are described in words.
 //! - [`decision`], [`budget`], [`channels`]: a planner's decision, a cache's memory, the channels of
 //!   a graph, drawn with it.
-=======
-//! - [`themed`]: drawings that follow the viewer's light or dark theme and are described in words.
-//! - [`decision`], [`budget`], [`channels`]: a planner's decision, a cache's memory, the channels
-//!   of a graph, drawn with it.
->>>>>>> s34-seena
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
