@@ -14,7 +14,7 @@ pub(super) const MAX_ROWS: usize = 256;
 
 /// How a measurement counts in a row.
 #[derive(Clone, Copy, PartialEq)]
-enum Field {
+pub(super) enum Field {
     /// Bytes that were moved so far.
     Bytes,
     /// Things that were done so far.
