@@ -2,7 +2,9 @@
 //! `CLICOLOR_FORCE` (no-color.org, bixense.com/clicolors), and terminals that have none.
 
 use std::ffi::{OsStr, OsString};
-use std::io::IsTerminal;
+
+use rustix::stdio::{stderr, stdout};
+use rustix::termios::isatty;
 
 /// A colour with a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +34,12 @@ pub(crate) fn paint(words: &str, color: Color, wanted: bool) -> String {
 
 /// Whether the standard output gets colours.
 pub(crate) fn on_output() -> bool {
-    decide(|name| std::env::var_os(name), std::io::stdout().is_terminal())
+    decide(|name| std::env::var_os(name), isatty(stdout()))
 }
 
 /// Whether the standard error gets colours.
 pub(crate) fn on_error() -> bool {
-    decide(|name| std::env::var_os(name), std::io::stderr().is_terminal())
+    decide(|name| std::env::var_os(name), isatty(stderr()))
 }
 
 fn decide(variable: impl Fn(&str) -> Option<OsString>, is_terminal: bool) -> bool {

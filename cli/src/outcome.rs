@@ -1,9 +1,9 @@
 //! How a command ends.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use datapipes::{Error, ErrorKind, Result};
+use rustix::stdio::stderr;
 use serde::Serialize;
 
 use crate::{system::signals, system::standard_streams};
@@ -35,7 +35,7 @@ pub(crate) fn exit_code_in_words(
             // Everything was cleaned up on the way here: now the signal may do what it does to
             // others.
             if let Some(text) = signals::undone(command)
-                && std::io::stderr().is_terminal()
+                && rustix::termios::isatty(stderr())
             {
                 note(&text);
             }

@@ -184,7 +184,7 @@ mod tests {
             }
         }
         assert_eq!(line(&HALF, 4.0, 19, false), "sorting   50%");
-        let narrow = line(&HALF, 4.0, 39, false);
+        let narrow = line(&HALF, 4.0, 30, false);
         assert!(narrow.starts_with("sorting  ") && narrow.ends_with("50%  12 s left"), "{narrow:?}");
         assert!(line(&HALF, 4.0, 79, false).contains("500 MB/s") && line(&HALF, 4.0, 79, false).contains('['));
     }

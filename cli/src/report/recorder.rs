@@ -139,8 +139,9 @@ mod tests {
         let values = recording.course.values(0);
         assert_eq!((values[0], *values.last().unwrap()), (0.0, 500.0));
         assert!(values.len() >= 3 && recording.seconds() >= 0.15);
-        assert!((recording.grew(0, 0.0, recording.seconds()) - 500.0).abs() < 1e-6);
-        let halves = recording.grew(0, 0.0, 0.07) + recording.grew(0, 0.07, recording.seconds());
+        let end = *recording.course.seconds().last().unwrap();
+        assert!((recording.grew(0, 0.0, end) - 500.0).abs() < 1e-6);
+        let halves = recording.grew(0, 0.0, 0.07) + recording.grew(0, 0.07, end);
         assert!((halves - 500.0).abs() < 1e-6);
         assert!(recording.course.peaks(recording.memory()).iter().all(|bytes| *bytes > 1e5));
         assert!(record(None, Vec::new, || 1).1.is_none());

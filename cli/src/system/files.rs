@@ -9,6 +9,7 @@ use datapipes::locator::target_kind;
 use datapipes::{AtomicFile, Error, FileMode, PublishOutcome, Result, TargetKind};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::stdio::{stderr, stdout};
 
 use crate::outcome::print_error;
 use crate::system::signals;
@@ -59,8 +60,8 @@ impl Stream {
         let given = own_descriptor(path);
         let file = match given {
             // These share the position with whoever else writes there.
-            Some(1) => File::from(rustix::io::dup(rustix::stdio::stdout()).map_err(|e| fail(e.into()))?),
-            Some(2) => File::from(rustix::io::dup(rustix::stdio::stderr()).map_err(|e| fail(e.into()))?),
+            Some(1) => File::from(rustix::io::dup(stdout()).map_err(|e| fail(e.into()))?),
+            Some(2) => File::from(rustix::io::dup(stderr()).map_err(|e| fail(e.into()))?),
             // Opening a file by its descriptor begins at its first byte: what is there stays there.
             Some(_) => File::options().append(true).open(path).map_err(fail)?,
             None if target_kind(path)? != TargetKind::Stream => return Ok(None),

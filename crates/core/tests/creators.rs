@@ -31,6 +31,10 @@ const OTHERS: &[(&str, &str)] = &[
     ("crates/core/src/locator/atomic_file.rs", "the door"),
     ("crates/core/src/locator/atomic_file/names.rs", "the door"),
     ("crates/core/src/locator/atomic_file/target.rs", "the door"),
+    (
+        "crates/core/src/offer/folder.rs",
+        "a page in memory that its process removes, and that readers expect to be half written",
+    ),
     ("crates/core/src/control_group.rs", "files of a control group are the kernel's"),
     ("crates/core/src/locator/file/ssd.rs", "constructors for programs that write a file as they go"),
     ("crates/core/src/locator/pmem/open.rs", "persistent memory is mapped and written where it is"),

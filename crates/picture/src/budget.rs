@@ -6,7 +6,7 @@
 //!   class     slabs, and how much of them items fill     what came of reads
 //! ```
 
-use crate::themed::{Area, Lettering, ThemedDrawing, Tone};
+use crate::themed::{Area, Lettering, ShapeTone, ThemedDrawing};
 
 /// The memory of a cache at one moment.
 #[derive(Clone, Debug, Default)]
@@ -52,15 +52,19 @@ impl CacheBudget {
     }
 
     /// The parts of the budget, in order: name, bytes, tone.
-    fn parts(&self) -> Vec<(String, u64, Tone)> {
-        let mut parts = vec![("tables".to_owned(), self.table_bytes, Tone::Plain)];
+    fn parts(&self) -> Vec<(String, u64, ShapeTone)> {
+        let mut parts = vec![("tables".to_owned(), self.table_bytes, ShapeTone::Plain)];
         for (at, class) in self.classes.iter().enumerate().filter(|(_, class)| class.slabs > 0) {
-            parts.push((format!("slabs of {}", size(class.capacity_bytes)), self.class_bytes(class), Tone::Series(at)));
+            parts.push((
+                format!("slabs of {}", size(class.capacity_bytes)),
+                self.class_bytes(class),
+                ShapeTone::Series(at),
+            ));
         }
         let named: u64 = parts.iter().fold(0, |sum, part| sum.saturating_add(part.1));
-        parts.push(("buffers and others".into(), self.used_bytes.saturating_sub(named), Tone::Open));
+        parts.push(("buffers and others".into(), self.used_bytes.saturating_sub(named), ShapeTone::Open));
         let used = self.used_bytes.max(named);
-        parts.push(("not in use".into(), self.budget_bytes.saturating_sub(used), Tone::Empty));
+        parts.push(("not in use".into(), self.budget_bytes.saturating_sub(used), ShapeTone::Empty));
         parts.retain(|part| part.1 > 0);
         parts
     }
@@ -110,9 +114,9 @@ fn key_text(name: &str, bytes: u64) -> String {
 }
 
 /// Where each key of the bar stands: its x, and its line.
-fn keys(parts: &[(String, u64, Tone)]) -> Vec<(f64, f64)> {
+fn keys(parts: &[(String, u64, ShapeTone)]) -> Vec<(f64, f64)> {
     let (mut x, mut line) = (MARGIN, 0.0);
-    let place = |(name, bytes, _): &(String, u64, Tone)| {
+    let place = |(name, bytes, _): &(String, u64, ShapeTone)| {
         let width = 16.0 + Lettering::new(SMALL).width_of(&key_text(name, *bytes)) + 24.0;
         if x + width > WIDTH - MARGIN && x > MARGIN {
             (x, line) = (MARGIN, line + 1.0);
@@ -124,7 +128,7 @@ fn keys(parts: &[(String, u64, Tone)]) -> Vec<(f64, f64)> {
     parts.iter().map(place).collect()
 }
 
-fn bar(out: &mut ThemedDrawing, cache: &CacheBudget, parts: &[(String, u64, Tone)]) {
+fn bar(out: &mut ThemedDrawing, cache: &CacheBudget, parts: &[(String, u64, ShapeTone)]) {
     let whole = parts.iter().map(|part| part.1 as f64).sum::<f64>().max(cache.budget_bytes as f64).max(1.0);
     let mut x = BAR.x;
     for (name, bytes, tone) in parts {
@@ -151,16 +155,16 @@ fn classes(out: &mut ThemedDrawing, cache: &CacheBudget, top: f64) {
     let small = Lettering::new(SMALL);
     for (at, class) in cache.classes.iter().enumerate() {
         let y = top + at as f64 * ROW;
-        out.line(&[(MARGIN, y), (WIDTH - MARGIN, y)], Tone::Empty, false, false);
+        out.line(&[(MARGIN, y), (WIDTH - MARGIN, y)], ShapeTone::Empty, false, false);
         out.text((MARGIN, y + 26.0), Lettering::new(13.0).bold(), &size(class.capacity_bytes));
         let bytes = cache.class_bytes(class);
         let width = SLABS_WIDTH * bytes as f64 / most;
         let filled = (class.items.saturating_mul(class.capacity_bytes)).min(bytes) as f64 / bytes.max(1) as f64;
         let words = format!("{} slabs, {}, {:.0}% filled", class.slabs, size(bytes), filled * 100.0);
         if class.slabs > 0 {
-            out.area(Area { x: SLABS, y: y + 8.0, width, height: 12.0 }, Tone::Empty, &words);
+            out.area(Area { x: SLABS, y: y + 8.0, width, height: 12.0 }, ShapeTone::Empty, &words);
             let full = Area { x: SLABS, y: y + 8.0, width: width * filled, height: 12.0 };
-            out.area(full, Tone::Series(at), &words);
+            out.area(full, ShapeTone::Series(at), &words);
         }
         out.text((SLABS, y + 35.0), small.faint(), &words);
         out.text((ITEMS, y + 26.0), small, &class.items.to_string());
@@ -186,7 +190,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// The picture in words.
-fn description(cache: &CacheBudget, parts: &[(String, u64, Tone)]) -> String {
+fn description(cache: &CacheBudget, parts: &[(String, u64, ShapeTone)]) -> String {
     let mut text = format!("Of a budget of {}: ", size(cache.budget_bytes));
     let named: Vec<String> = parts.iter().map(|(name, bytes, _)| key_text(name, *bytes)).collect();
     text += &format!("{}. ", named.join(", "));

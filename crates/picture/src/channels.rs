@@ -9,7 +9,7 @@
 //! ```
 
 use crate::svg::Point;
-use crate::themed::{Area, Lettering, ThemedDrawing, Tone};
+use crate::themed::{Area, Lettering, ShapeTone, ThemedDrawing};
 
 /// A graph of channels under one placement.
 #[derive(Clone, Debug, Default)]
@@ -90,14 +90,14 @@ fn draw(out: &mut ThemedDrawing, graph: &ChannelGraph, top: f64, width: f64) {
     let row = top + HEADING + if graph.relay.is_some() { BOX.1 + RISE } else { 0.0 };
     let left = |at: usize| MARGIN + at as f64 * (BOX.0 + GAP);
     for (at, name) in graph.devices.iter().enumerate() {
-        node(out, (left(at), row), name, Tone::Plain);
+        node(out, (left(at), row), name, ShapeTone::Plain);
     }
     let whole = graph.devices.len() as f64 * (BOX.0 + GAP) - GAP;
     let relay_width = (whole * 0.6).max(BOX.0);
     let relay_left = MARGIN + ((whole - relay_width) / 2.0).max(0.0);
     if let Some(name) = &graph.relay {
         let area = Area { x: relay_left, y: top + HEADING, width: relay_width, height: BOX.1 };
-        out.area(area, Tone::Open, name);
+        out.area(area, ShapeTone::Open, name);
         let letters = Lettering::new(12.0).bold().centered();
         let middle = (relay_left + relay_width / 2.0, top + HEADING + BOX.1 / 2.0 + 4.0);
         out.lines(middle, letters, &letters.wrap(name, relay_width - 12.0, 1));
@@ -123,7 +123,7 @@ fn draw(out: &mut ThemedDrawing, graph: &ChannelGraph, top: f64, width: f64) {
             (ChannelEnd::Relay, ChannelEnd::Device(to)) => [relay_point(), (left(to) + BOX.0 * 0.3, row)],
             (ChannelEnd::Relay, ChannelEnd::Relay) => continue,
         };
-        out.line(&points, Tone::Chosen, true, false);
+        out.line(&points, ShapeTone::Chosen, true, false);
     }
     let small = Lettering::new(SMALL).faint().centered();
     for (at, words) in graph.edges.iter().enumerate() {
@@ -132,7 +132,7 @@ fn draw(out: &mut ThemedDrawing, graph: &ChannelGraph, top: f64, width: f64) {
     }
 }
 
-fn node(out: &mut ThemedDrawing, (x, y): Point, name: &str, tone: Tone) {
+fn node(out: &mut ThemedDrawing, (x, y): Point, name: &str, tone: ShapeTone) {
     out.area(Area { x, y, width: BOX.0, height: BOX.1 }, tone, name);
     let letters = Lettering::new(12.0).bold().centered();
     let lines = letters.wrap(name, BOX.0 - 10.0, 2);

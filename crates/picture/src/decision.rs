@@ -8,7 +8,7 @@
 //! ```
 
 use crate::svg::Point;
-use crate::themed::{Area, Lettering, ThemedDrawing, Tone};
+use crate::themed::{Area, Lettering, ShapeTone, ThemedDrawing};
 
 /// A decision.
 #[derive(Clone, Debug, Default)]
@@ -69,11 +69,11 @@ pub enum CandidateVerdict {
 }
 
 impl CandidateVerdict {
-    fn tone(self) -> Tone {
+    fn tone(self) -> ShapeTone {
         match self {
-            CandidateVerdict::Chosen => Tone::Chosen,
-            CandidateVerdict::Slower => Tone::Open,
-            CandidateVerdict::Refused => Tone::Refused,
+            CandidateVerdict::Chosen => ShapeTone::Chosen,
+            CandidateVerdict::Slower => ShapeTone::Open,
+            CandidateVerdict::Refused => ShapeTone::Refused,
         }
     }
 
@@ -154,14 +154,14 @@ fn route(out: &mut ThemedDrawing, decision: &Decision) {
     let middle = y + ROUTE_HEIGHT / 2.0;
     let mut x = MARGIN;
     for (at, place) in decision.places.iter().enumerate() {
-        out.area(Area { x, y, width: each, height: ROUTE_HEIGHT }, Tone::Plain, place);
+        out.area(Area { x, y, width: each, height: ROUTE_HEIGHT }, ShapeTone::Plain, place);
         let letters = Lettering::new(12.0).bold().centered();
         centered_lines(out, (x + each / 2.0, middle), letters, &letters.wrap(place, each - 16.0, 5));
         x += each;
         let Some(hop) = decision.hops.get(at) else { break };
-        out.line(&[(x, middle), (x + gap, middle)], Tone::Chosen, true, false);
+        out.line(&[(x, middle), (x + gap, middle)], ShapeTone::Chosen, true, false);
         x += gap;
-        out.area(Area { x, y, width: each, height: ROUTE_HEIGHT }, Tone::Chosen, &hop.why);
+        out.area(Area { x, y, width: each, height: ROUTE_HEIGHT }, ShapeTone::Chosen, &hop.why);
         let letters = Lettering::new(13.0).bold().centered();
         let name = letters.wrap(&hop.primitive, each - 12.0, 1);
         out.lines((x + each / 2.0, y + 22.0), letters, &name);
@@ -170,7 +170,7 @@ fn route(out: &mut ThemedDrawing, decision: &Decision) {
         lines.extend(hop.promises.iter().flat_map(|line| small.wrap(line, each - 12.0, 1)));
         out.lines((x + each / 2.0, y + 40.0), small, &lines);
         x += each;
-        out.line(&[(x, middle), (x + gap, middle)], Tone::Chosen, true, false);
+        out.line(&[(x, middle), (x + gap, middle)], ShapeTone::Chosen, true, false);
         x += gap;
     }
 }
@@ -227,7 +227,7 @@ impl Row<'_> {
                 out.lines((MARGIN, top + 17.0), letters, &letters.wrap(leg, WIDTH - 2.0 * MARGIN, 1));
             }
             Row::Of { candidate, why } => {
-                out.line(&[(MARGIN, top), (WIDTH - MARGIN, top)], Tone::Empty, false, false);
+                out.line(&[(MARGIN, top), (WIDTH - MARGIN, top)], ShapeTone::Empty, false, false);
                 candidate.draw(out, top, longest);
                 out.lines((WHY, top + 16.0), Lettering::new(SMALL), why);
             }

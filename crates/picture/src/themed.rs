@@ -11,7 +11,7 @@ use crate::svg::{Point, Text, escape};
 /// What an area or a line stands for. Each has a colour in both themes; none is told apart by its
 /// colour alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tone {
+pub enum ShapeTone {
     /// The things that a picture is about.
     Plain,
     /// What was chosen, or is in use.
@@ -38,15 +38,15 @@ const SERIES: [(&str, &str); 8] = [
     ("#b07800", "#d9a83a"),
 ];
 
-impl Tone {
+impl ShapeTone {
     fn class(self) -> String {
         match self {
-            Tone::Plain => "plain".into(),
-            Tone::Chosen => "chosen".into(),
-            Tone::Open => "open".into(),
-            Tone::Refused => "refused".into(),
-            Tone::Empty => "empty".into(),
-            Tone::Series(at) => format!("s{}", at % SERIES.len()),
+            ShapeTone::Plain => "plain".into(),
+            ShapeTone::Chosen => "chosen".into(),
+            ShapeTone::Open => "open".into(),
+            ShapeTone::Refused => "refused".into(),
+            ShapeTone::Empty => "empty".into(),
+            ShapeTone::Series(at) => format!("s{}", at % SERIES.len()),
         }
     }
 }
@@ -215,7 +215,7 @@ impl ThemedDrawing {
     }
 
     /// Adds a rectangle with a border, and words that show when it is pointed at.
-    pub fn area(&mut self, area: Area, tone: Tone, words: &str) {
+    pub fn area(&mut self, area: Area, tone: ShapeTone, words: &str) {
         let Area { x, y, width, height } = area;
         let title = if words.is_empty() { String::new() } else { format!("<title>{}</title>", escape(words)) };
         self.add(format_args!(
@@ -228,7 +228,7 @@ impl ThemedDrawing {
 
     /// Adds a line through points, with a head of an arrow at its end if `has_head`; a dashed one
     /// for what is only planned or refused.
-    pub fn line(&mut self, points: &[Point], tone: Tone, has_head: bool, is_dashed: bool) {
+    pub fn line(&mut self, points: &[Point], tone: ShapeTone, has_head: bool, is_dashed: bool) {
         let mut path = String::new();
         for (at, (x, y)) in points.iter().enumerate() {
             // Writing to a String cannot fail, here and below.
@@ -251,10 +251,10 @@ impl ThemedDrawing {
 
     /// Adds a small sign in front of a row, which says by its form what its colour says: full for
     /// what was chosen, hollow for what could have been, a cross for what was refused.
-    pub fn sign(&mut self, (x, y): Point, tone: Tone) {
+    pub fn sign(&mut self, (x, y): Point, tone: ShapeTone) {
         let class = tone.class();
         match tone {
-            Tone::Refused => self.add(format_args!(
+            ShapeTone::Refused => self.add(format_args!(
                 "<path d=\"M{:.1} {:.1}L{:.1} {:.1}M{:.1} {:.1}L{:.1} {:.1}\" class=\"line {class}\"/>",
                 x - 5.0,
                 y - 5.0,
@@ -265,7 +265,7 @@ impl ThemedDrawing {
                 x + 5.0,
                 y - 5.0
             )),
-            Tone::Chosen => {
+            ShapeTone::Chosen => {
                 self.add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\" class=\"head {class}\"/>"));
             }
             _ => self.add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5.5\" class=\"line {class}\"/>")),

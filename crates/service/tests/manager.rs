@@ -74,11 +74,11 @@ fn a_service_whose_accepting_thread_hangs_does_not_ping_its_watchdog() {
 
 /// Stops one thread of another process.
 fn stop_thread(tid: i32) -> std::io::Result<()> {
-    // SAFETY: attaching touches no memory of this process.
-    if unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) } != 0
-        || unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) } != 0
-    {
-        return Err(std::io::Error::last_os_error());
+    for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
+        // SAFETY: neither request touches memory of this process.
+        if unsafe { libc::ptrace(request, tid, 0, 0) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
     }
     let mut status = 0;
     // SAFETY: the status outlives the call.

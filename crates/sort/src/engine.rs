@@ -167,8 +167,8 @@ impl<'a, L: Layout> Engine<'a, L> {
     }
 }
 
-/// The bytes that a slot needs for each byte of the input, as far as that is known: for the records,
-/// and for their entries and the room to sort them.
+/// The bytes that a slot needs for each byte of the input, as far as that is known: for the
+/// records, and for their entries and the room to sort them.
 fn weight<L: Layout>(layout: &L, mean_len: f64) -> f64 {
     if layout.numbers().is_some() {
         return 1.0;

@@ -226,7 +226,7 @@ enum Task {
 }
 
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
-    let (memory_bytes, threads) = (job.memory_bytes as u64, job.threads as u64);
+    let (memory_bytes, threads) = (job.memory_bytes, job.threads as u64);
     let span = datapipes_metrics::span!(Info, "sort", [memory_bytes = memory_bytes, threads = threads], empty: []);
     let sorted = run_now(machine, job, task);
     span.ended(sorted.is_ok());

@@ -21,7 +21,7 @@ use std::time::Instant;
 use datapipes_core::{Error, FileMode, OutputFile, Result};
 
 use crate::control::Control;
-use crate::form::sample_sort::SlotSorter;
+use crate::form::slot_sorter::SlotSorter;
 use crate::input::{Input, says_its_length};
 use crate::job::RecordFormat;
 use crate::memory::blocks::OrderedStream;
@@ -143,8 +143,8 @@ impl SmallInput {
         SmallInput { format, bytes: Vec::new(), read: 0, max_bytes, source: Source::Files }
     }
 
-    /// Ends a source whose bytes are those from `start` on. Its last line gets a terminator. Returns
-    /// `None` if it does not consist of whole records.
+    /// Ends a source whose bytes are those from `start` on. Its last line gets a terminator.
+    /// Returns `None` if it does not consist of whole records.
     fn end_source(&mut self, start: usize) -> Option<()> {
         let (record, terminator) = match &self.format {
             RecordFormat::Records { len, key_at, key_len, .. } => {
@@ -399,7 +399,7 @@ fn has_memory(bytes: usize) -> bool {
 pub enum SmallOutcome {
     /// It is sorted.
     Sorted(Box<SortReport>),
-    /// It has too many records for a small buffer, or there is no memory for one. This is the output.
-    /// A pipe has been read, and this is the input in its place; nothing else has changed.
+    /// It has too many records for a small buffer, or there is no memory for one. This is the
+    /// output. A pipe has been read, and this is the input in its place; nothing else has changed.
     Declined(Output, Option<Input>),
 }

@@ -97,8 +97,8 @@ fn large_runs_are_left_to_their_keeper() {
     }
 }
 
-/// Counts the bytes that each thread merges: what the cores of this machine would show only if there
-/// were as many.
+/// Counts the bytes that each thread merges: what the cores of this machine would show only if
+/// there were as many.
 #[test]
 fn work_is_divided_evenly_among_many_threads() {
     let random = &mut Random(seed(450));
@@ -126,8 +126,8 @@ fn work_is_divided_evenly_among_many_threads() {
     }
 }
 
-/// Each thread of a merge has buffers of its own. In little memory as many threads as were asked for
-/// would leave buffers for few runs, and there would be passes over passes.
+/// Each thread of a merge has buffers of its own. In little memory as many threads as were asked
+/// for would leave buffers for few runs, and there would be passes over passes.
 #[test]
 fn many_threads_in_little_memory_do_not_make_more_passes() {
     let folder = Folder::new();

@@ -1,7 +1,6 @@
 //! The terminal while the view has it: its other screen, no echo, no cursor. It is given back as it
 //! was, after a panic too.
 
-use std::io::{IsTerminal, Write};
 use std::sync::Once;
 use std::time::Duration;
 
@@ -10,11 +9,12 @@ use datapipes::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::stdio::{stdin, stdout};
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use rustix::time::Timespec;
 
 use super::draw::ScreenLine;
 use super::keys::{Key, keys};
+use crate::outcome::print;
 
 /// The settings of the terminal before the view had it; `None` while it has not.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
@@ -28,7 +28,7 @@ const USUAL: (usize, usize) = (80, 24);
 /// Whether the standard streams are a terminal that can be drawn on.
 pub(super) fn is_possible() -> bool {
     let is_able = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
-    is_able && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
+    is_able && isatty(stdout()) && isatty(stdin())
 }
 
 /// The terminal, until it is dropped.
@@ -136,9 +136,7 @@ fn size() -> (usize, usize) {
 }
 
 fn write(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| Error::io("write", e, "the terminal"))
+    print(text)
 }
 
 /// Gives the terminal back, once. A terminal that is gone cannot be told.

@@ -40,7 +40,11 @@ fn a_copy_that_does_not_flush_is_refused_with_its_reason() {
     assert!(text.contains("?emulated") && text.contains("survive once they are synced"), "{text}");
     let down = machine.connect(&pmem, &dram).unwrap();
     assert_eq!(down.route().primitives(), ["pmem-load"]);
-    assert!(down.route().rejected.iter().any(|r| r.backend == "cpu" && r.why.contains("bad page")), "{}", down.route());
+    assert!(
+        down.route().rejected.iter().any(|r| r.backend == "cpu" && r.why.contains("not guarded")),
+        "{}",
+        down.route()
+    );
     let only_copies = Constraints::default().only(vec!["memcpy".into()]);
     let e = machine.connect_with(&dram, &pmem, &only_copies).unwrap_err();
     assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("memcpy: it does not flush"), "{e}");

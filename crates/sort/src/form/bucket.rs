@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use datapipes_core::locks::Mutex;
 
-use crate::form::sample_sort::SlotSorter;
+use crate::form::slot_sorter::SlotSorter;
 use crate::records::entry::Entry;
 use crate::records::layout::Layout;
 use crate::records::memo::Scope;

@@ -7,7 +7,7 @@ use datapipes_core::locks::Mutex;
 
 use crate::control::{Control, count};
 use crate::form::bucket::SlotBucket;
-use crate::form::sample_sort::SlotSorter;
+use crate::form::slot_sorter::SlotSorter;
 use crate::memory::blocks::{ALIGN, BlockPool, Target};
 use crate::memory::parallel::run_on_threads;
 use crate::memory::short_copy::copy_record;

@@ -7,6 +7,7 @@ pub(crate) mod phase;
 pub(crate) mod sample_sort;
 mod shared_start;
 pub(crate) mod slot;
+pub(crate) mod slot_sorter;
 mod tied_keys;
 mod tied_lines;
 mod touch;

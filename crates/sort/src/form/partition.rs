@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::form::sample_sort::SlotSorter;
+use crate::form::slot_sorter::SlotSorter;
 use crate::memory::parallel::{Disjoint, run_on_threads};
 use crate::records::entry::{self, Entry, MAX_BUCKETS};
 use crate::records::layout::Layout;

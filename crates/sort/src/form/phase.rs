@@ -17,8 +17,8 @@ use datapipes_core::{Dram, Error, ErrorKind, Pipe, Result};
 
 use crate::engine::Engine;
 use crate::form::gather::Gather;
-use crate::form::sample_sort::SlotSorter;
 use crate::form::slot::{FilledSlot, SlotFiller, SlotPool};
+use crate::form::slot_sorter::SlotSorter;
 use crate::form::touch::{ExpectedUse, WORTH_TOUCHING, touch_ahead};
 use crate::input::{Input, InputReader};
 use crate::memory::blocks::{BlockPool, Target};

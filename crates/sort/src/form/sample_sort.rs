@@ -18,12 +18,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::form::bucket::SlotBucket;
 use crate::form::partition::Partition;
+use crate::form::slot_sorter::SlotSorter;
 use crate::form::tied_lines::sort_by_prefix;
 use crate::memory::parallel::{Disjoint, run_on_threads};
 use crate::numbers::vector;
 use crate::records::entry::{self, Entry, MAX_BUCKETS};
 use crate::records::layout::{Layout, PlainLines};
-use crate::records::memo::{self, Question, Scope};
+use crate::records::memo::Scope;
 use crate::records::prefetch::prefetch;
 use crate::records::tally::Tally;
 
@@ -40,19 +41,6 @@ struct KeptEntries {
     len: usize,
     bytes: u64,
     dropped: Tally,
-}
-
-/// The context for sorting a slot, besides the entries.
-pub(crate) struct SlotSorter<'a, L> {
-    pub(crate) layout: &'a L,
-    /// The slot's bytes, which entries point into.
-    pub(crate) raw: &'a [u8],
-    pub(crate) threads: usize,
-    /// Whether only the first of records with the same key is kept.
-    pub(crate) unique: bool,
-    /// The bytes in which all records agree, as far as they are known. The prefixes of the entries
-    /// are what follows.
-    pub(crate) depth: usize,
 }
 
 impl<L: Layout> SlotSorter<'_, L> {
@@ -102,29 +90,6 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// Larger buckets of `len` entries are sorted by all cores.
     fn giant(&self, len: usize) -> usize {
         (len / (4 * self.threads)).max(SMALL * 4)
-    }
-
-    /// The record of an entry.
-    #[inline]
-    pub(crate) fn record(&self, e: Entry) -> &[u8] {
-        let at = entry::offset(e);
-        &self.raw[at..at + self.len(e)]
-    }
-
-    #[inline]
-    pub(crate) fn len(&self, e: Entry) -> usize {
-        if let Some(len) = self.layout.fixed_len() {
-            return len;
-        }
-        entry::short_len(e).unwrap_or_else(|| self.long_len(e))
-    }
-
-    #[cold]
-    fn long_len(&self, e: Entry) -> usize {
-        let at = entry::offset(e);
-        let find = || self.layout.end_of(self.raw, at).unwrap_or(self.raw.len()) - at;
-        let question = Question { address: self.raw[at..].as_ptr().addr(), len: 0, about: 0 };
-        memo::recall(question, || (0, find())).1
     }
 
     /// Runs `work` on every bucket; each core takes the next one when it is free. The results are

@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 
-use crate::form::sample_sort::SlotSorter;
+use crate::form::slot_sorter::SlotSorter;
 use crate::numbers::vector;
 use crate::records::entry::{self, Entry, MAX_BUCKETS};
 use crate::records::layout::{Layout, NORMALIZED_LEN, PlainLines};

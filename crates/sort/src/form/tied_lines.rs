@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::form::sample_sort::SlotSorter;
+use crate::form::slot_sorter::SlotSorter;
 use crate::memory::parallel::{Disjoint, run_on_threads};
 use crate::numbers::vector;
 use crate::records::entry::{self, Entry};

@@ -20,7 +20,8 @@ pub const MIN_MEMORY: u64 = 16 << 20;
 const MAX_CONCURRENT_SLOTS: usize = 4;
 const MAX_BLOCK: usize = 4 << 20;
 const MIN_BLOCK: usize = 64 << 10;
-/// The blocks where memory is scarce. There are few of them: a thread fills one while one is written.
+/// The blocks where memory is scarce. There are few of them: a thread fills one while one is
+/// written.
 /// Short writes cost more than they save there, because the file system notes for each that its
 /// blocks are no longer empty. 400 MB in 16 MiB took 4.0 CPU s with 6 such blocks, and 5.0 with 16
 /// of 64 KiB (benchmarks/results/2026-11-25-sort-16mib-blocks.md).

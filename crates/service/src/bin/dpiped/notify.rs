@@ -38,7 +38,7 @@ impl ServiceManager {
 
     /// Sends it a message. Errors are ignored: it finds out by itself that it hears nothing.
     pub(crate) fn tell(&self, what: &str) {
-        // A manager that does not read its socket may not hold up the service, least of all its end.
+        // A manager that does not read its socket may not hold up the service, nor its end.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _ = sendto(&self.socket, what.as_bytes(), flags, &self.address);
     }

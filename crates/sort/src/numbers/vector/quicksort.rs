@@ -76,19 +76,9 @@ impl<L: Lanes> Work for Quicksort<'_, L> {
         let Quicksort { lanes, mut values, mut least, mut chances } = self;
         while values.len() > L::ROWS * L::LANES {
             let len = values.len();
-            let pivot = if len < 64 * L::LANES {
-                sample::<L, 4>(lanes, values)
-            } else if len < 4096 * L::LANES || L::ROWS < 16 {
-                sample::<L, 8>(lanes, values)
-            } else {
-                sample::<L, 16>(lanes, values)
-            };
+            let pivot = lanes.instructions().run(Pivot { lanes, values: &*values });
             let is_least = least.is_some_and(|least| lanes.is_same(least, pivot));
-            let left_len = if is_least {
-                partition::<L, true>(lanes, values, pivot)
-            } else {
-                partition::<L, false>(lanes, values, pivot)
-            };
+            let left_len = lanes.instructions().run(Split { lanes, values: &mut *values, pivot, is_least });
             let (left, right) = values.split_at_mut(left_len);
             if left.len().min(right.len()) < len / 8 {
                 if chances == 0 {
@@ -109,5 +99,50 @@ impl<L: Lanes> Work for Quicksort<'_, L> {
             }
         }
         sort_small(lanes, values);
+    }
+}
+
+/// The choice of a pivot. This and [`Split`] are functions of their own: without optimization, each
+/// of their registers would have a place in each frame of the recursion, which would need more than
+/// a thread's stack.
+struct Pivot<'a, L: Lanes> {
+    lanes: L,
+    values: &'a [L::Element],
+}
+
+impl<L: Lanes> Work for Pivot<'_, L> {
+    type Output = L::Element;
+
+    #[inline(always)]
+    fn run(self) -> L::Element {
+        let Pivot { lanes, values } = self;
+        if values.len() < 64 * L::LANES {
+            sample::<L, 4>(lanes, values)
+        } else if values.len() < 4096 * L::LANES || L::ROWS < 16 {
+            sample::<L, 8>(lanes, values)
+        } else {
+            sample::<L, 16>(lanes, values)
+        }
+    }
+}
+
+/// A split by a pivot. Returns the length of the left side.
+struct Split<'a, L: Lanes> {
+    lanes: L,
+    values: &'a mut [L::Element],
+    pivot: L::Element,
+    is_least: bool,
+}
+
+impl<L: Lanes> Work for Split<'_, L> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let Split { lanes, values, pivot, is_least } = self;
+        match is_least {
+            true => partition::<L, true>(lanes, values, pivot),
+            false => partition::<L, false>(lanes, values, pivot),
+        }
     }
 }
