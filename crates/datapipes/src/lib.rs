@@ -41,6 +41,8 @@
 #![deny(unsafe_code)]
 
 pub use datapipes_bundle::{TriedOn, cached_share, discover, is_cached, tried_on};
+#[cfg(not(shuttle))]
+pub use datapipes_core::offer;
 pub use datapipes_core::{
     AtomicFile, Batch, ConnectFdOptions, ConnectOptions, Constraints, CoreCache, Counters, Dram, Endpoint, Error,
     ErrorKind, FileAccess, FileMode, Finished, Handle, Handles, InPlaceFile, InPlaceReason, Lease, LeaseMut, Locator,
@@ -50,7 +52,7 @@ pub use datapipes_core::{
     WriteObserver, WriteObservers, parse_size,
 };
 pub use datapipes_core::{
-    backend, descriptor, graph, guard, locator, locks, memory, offer, pipe, plan, process, runtime, threads, topology,
+    backend, descriptor, graph, guard, locator, locks, memory, pipe, plan, process, runtime, threads, topology,
 };
 
 #[doc(hidden)] // For the command line.
