@@ -108,6 +108,7 @@ impl Enqcmd {
 }
 
 /// The time stamps for which UMWAIT sleeps at most; the kernel allows less (`umwait_control`).
+#[cfg(target_arch = "x86_64")]
 const MAX_UMWAIT_TICKS: u64 = 100_000;
 
 impl Umwait {
