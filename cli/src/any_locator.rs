@@ -1,5 +1,6 @@
 //! Places from the command line: URIs and plain paths, opened.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -8,6 +9,10 @@ use datapipes::{
     CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, NumaMemory, Pages,
     Pmem, PmemOptions, Result, Ssd, Uri,
 };
+
+use crate::gpu_memory::AnyHbm;
+use crate::objects::{AnyObject, ObjectAccess, file_name, is_object};
+use crate::remote_memory::{AnyRemote, is_remote, ticket_of};
 
 /// The memory to allocate for a URI that names memory.
 #[derive(Clone, Copy, Debug)]
@@ -18,14 +23,60 @@ pub(crate) struct Memory {
     pub(crate) prefault: bool,
 }
 
+/// A place of a command line, not opened.
+#[derive(Debug)]
+pub(crate) enum NamedPlace {
+    Uri(Uri),
+    Object(String),
+    Remote(String),
+}
+
+impl NamedPlace {
+    pub(crate) fn parse(text: &str) -> Result<NamedPlace> {
+        if is_remote(text) {
+            return Ok(NamedPlace::Remote(text.to_owned()));
+        }
+        if is_object(text) { Ok(NamedPlace::Object(text.to_owned())) } else { text.parse().map(NamedPlace::Uri) }
+    }
+
+    /// The path of a file or device; `None` for all else.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            NamedPlace::Uri(uri) => uri.path(),
+            NamedPlace::Object(_) | NamedPlace::Remote(_) => None,
+        }
+    }
+
+    /// The name that a file made of it gets in a folder, as far as that is known before it is
+    /// opened.
+    pub(crate) fn file_name(&self) -> Option<OsString> {
+        match self {
+            NamedPlace::Uri(uri) => uri.path().and_then(Path::file_name).map(OsStr::to_owned),
+            NamedPlace::Object(address) => file_name(address).map(OsString::from),
+            NamedPlace::Remote(_) => None,
+        }
+    }
+
+    /// The file that is read to reach it, where that is not the place itself.
+    pub(crate) fn ticket(&self) -> Option<&Path> {
+        match self {
+            NamedPlace::Remote(address) => Some(ticket_of(address)),
+            NamedPlace::Uri(_) | NamedPlace::Object(_) => None,
+        }
+    }
+}
+
 /// An open place.
 #[derive(Debug)]
 pub(crate) enum AnyLocator {
+    Object(AnyObject),
+    Remote(AnyRemote),
     Ssd(Ssd),
     Dram(Dram),
     Cache(CoreCache),
     Pmem(Pmem),
     Numa(NumaMemory),
+    Hbm(AnyHbm),
 }
 
 /// The most bytes of a file that does not say how long it is.
@@ -55,7 +106,12 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Ssd> {
 
 impl AnyLocator {
     /// Opens what is there, for reading. Memory without a size has `len_bytes`.
-    pub(crate) fn source(machine: &Machine, uri: &Uri, memory: Memory) -> Result<AnyLocator> {
+    pub(crate) fn source(machine: &Machine, place: &NamedPlace, memory: Memory) -> Result<AnyLocator> {
+        let uri = match place {
+            NamedPlace::Uri(uri) => uri,
+            NamedPlace::Object(address) => return ObjectAccess::new()?.open(address).map(AnyLocator::Object),
+            NamedPlace::Remote(address) => return AnyRemote::open(address).map(AnyLocator::Remote),
+        };
         match uri {
             Uri::Ssd { path, access } => Ok(AnyLocator::Ssd(with_access(open_to_read(path)?, *access)?)),
             other => AnyLocator::memory_place(machine, other, memory),
@@ -101,6 +157,10 @@ impl AnyLocator {
                     .map_err(|_| bad(format!("{len} bytes of node {node}: this machine has no such memory")))?;
                 Ok(AnyLocator::Numa(NumaMemory::allocate(*node, len.max(1))?))
             }
+            Uri::Hbm { device, len } => {
+                let len = if *len == 0 { len_bytes } else { *len };
+                Ok(AnyLocator::Hbm(AnyHbm::allocate(*device, len.max(1))?))
+            }
             other => Err(bad(format!("{other:?} is not memory"))),
         }
     }
@@ -126,18 +186,25 @@ impl AnyLocator {
     /// The length in bytes now.
     pub(crate) fn len(&self) -> Result<u64> {
         match self {
+            AnyLocator::Object(object) => Ok(object.len()),
+            AnyLocator::Remote(remote) => Ok(remote.len()),
             AnyLocator::Ssd(ssd) => ssd.len(),
             AnyLocator::Dram(dram) => Ok(dram.len() as u64),
             AnyLocator::Cache(cache) => Ok(cache.len() as u64),
             AnyLocator::Pmem(pmem) => Ok(pmem.len() as u64),
             AnyLocator::Numa(numa) => Ok(numa.len() as u64),
+            AnyLocator::Hbm(hbm) => Ok(hbm.len()),
         }
     }
 
     /// The memory of the place, if it is memory that may be used over and over.
     pub(crate) fn memory(&self) -> Option<&Dram> {
         match self {
-            AnyLocator::Ssd(_) | AnyLocator::Pmem(_) => None,
+            AnyLocator::Ssd(_)
+            | AnyLocator::Pmem(_)
+            | AnyLocator::Object(_)
+            | AnyLocator::Remote(_)
+            | AnyLocator::Hbm(_) => None,
             AnyLocator::Numa(numa) => Some(numa.as_dram()),
             AnyLocator::Dram(dram) => Some(dram),
             AnyLocator::Cache(cache) => Some(cache.backing()),
@@ -148,6 +215,7 @@ impl AnyLocator {
     pub(crate) fn ssd(&self) -> Option<&Ssd> {
         match self {
             AnyLocator::Ssd(ssd) => Some(ssd),
+            AnyLocator::Object(_) | AnyLocator::Remote(_) | AnyLocator::Hbm(_) => None,
             AnyLocator::Dram(_) | AnyLocator::Cache(_) | AnyLocator::Pmem(_) | AnyLocator::Numa(_) => None,
         }
     }
@@ -155,7 +223,7 @@ impl AnyLocator {
     /// Bytes that are reached by loads, to look at; none of a file.
     pub(crate) fn look(&self, at: usize, len: usize) -> Result<Option<Vec<u8>>> {
         match self {
-            AnyLocator::Ssd(_) => Ok(None),
+            AnyLocator::Ssd(_) | AnyLocator::Object(_) | AnyLocator::Remote(_) | AnyLocator::Hbm(_) => Ok(None),
             AnyLocator::Pmem(pmem) => pmem.range(at, len)?.memory().to_vec().map(Some),
             other => other.memory().map(|memory| memory.range(at, len)?.memory().to_vec()).transpose(),
         }
@@ -167,7 +235,13 @@ impl AnyLocator {
         match self {
             AnyLocator::Ssd(ssd) => ssd.sync(),
             AnyLocator::Pmem(pmem) => pmem.sync(),
-            AnyLocator::Dram(_) | AnyLocator::Cache(_) | AnyLocator::Numa(_) => Ok(()),
+            // An object is kept once it is published, and memory is not kept.
+            AnyLocator::Object(_)
+            | AnyLocator::Remote(_)
+            | AnyLocator::Dram(_)
+            | AnyLocator::Cache(_)
+            | AnyLocator::Numa(_)
+            | AnyLocator::Hbm(_) => Ok(()),
         }
     }
 }
@@ -175,11 +249,14 @@ impl AnyLocator {
 impl Locator for AnyLocator {
     fn endpoint(&self) -> Endpoint {
         match self {
+            AnyLocator::Object(object) => object.endpoint(),
+            AnyLocator::Remote(remote) => remote.endpoint(),
             AnyLocator::Ssd(ssd) => ssd.endpoint(),
             AnyLocator::Dram(dram) => dram.endpoint(),
             AnyLocator::Cache(cache) => cache.endpoint(),
             AnyLocator::Pmem(pmem) => pmem.endpoint(),
             AnyLocator::Numa(numa) => numa.endpoint(),
+            AnyLocator::Hbm(hbm) => hbm.endpoint(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::arguments::ending::Ending;
 use crate::commands::data::{check, copy, explain, generate};
@@ -11,7 +11,9 @@ use crate::commands::durable::{checkpoint, log};
 use crate::commands::host::{calibrate, counters, knobs, machine};
 use crate::commands::shell::{completions, man};
 use crate::commands::{demo, experiment, fine, model, sort, stream, top};
-use crate::outcome::{CommandStatus, exit_code, print, print_error};
+use crate::objects;
+use crate::outcome::{self, CommandStatus, exit_code, exit_code_in_words, harmless, print, print_error};
+use crate::remote_memory;
 
 const ENDING: Ending = Ending {
     notes: "",
@@ -24,7 +26,11 @@ const ENDING: Ending = Ending {
 const PLACES: &str = "\
 Places are paths, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/coreN or
 cache:l3/coreN, pmem:PATH[?emulated] (a file on DAX or a DAX device; emulated: any file),
-numa:NODE[?len=SIZE]. Sizes are numbers with K, M, G, T (1024) or KB, MB, GB, TB (1000).
+numa:NODE[?len=SIZE]; for copy and explain also hbm:DEVICE[?len=SIZE] (memory of a GPU); for
+copy, sort and explain also objects (s3://BUCKET/KEY, gs://, az://,
+https://), where dpipe was built with them; for copy and explain also memory of other processes
+(remote://TICKET). Sizes are numbers with K, M, G, T (1024) or KB, MB, GB,
+TB (1000).
 Start with `dpipe demo`. Each command explains itself with --help. A command that a signal ends
 leaves nothing half-written.";
 
@@ -92,8 +98,20 @@ fn definition() -> clap::Command {
     CommandLine::command().mut_subcommand("sort", |_| sort::help::command())
 }
 
+/// Arguments, and values of options, that have line ends or the like: clap repeats what it does not
+/// understand, as it is.
+fn odd_words(arguments: &[OsString]) -> Vec<String> {
+    let words = arguments.iter().map(|word| word.to_string_lossy());
+    let words = words.flat_map(|word| {
+        let value = word.split_once('=').map(|(_, value)| value.to_owned());
+        std::iter::once(word.into_owned()).chain(value)
+    });
+    words.filter(|word| word.contains(char::is_control)).collect()
+}
+
 /// Parses and runs.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
+    objects::hide(&arguments, |words| harmless(words, usize::MAX));
     // Before clap sees them: it would take `-k1 -k2` and `+1 -2` for its own.
     if arguments.get(1).is_some_and(|first| first == "sort") {
         return sort::run(arguments.into_iter().skip(2).collect());
@@ -101,11 +119,22 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     if arguments.len() == 3 && arguments[1] == "help" && arguments[2] == "sort" {
         return sort::run(vec!["--help".into()]);
     }
-    let parsed = match CommandLine::try_parse_from(arguments) {
+    let texts: Vec<String> = arguments.iter().skip(2).filter_map(|text| text.to_str().map(str::to_owned)).collect();
+    let odd = odd_words(&arguments);
+    let mut all = CommandLine::command();
+    let matches = all.try_get_matches_from_mut(arguments);
+    if let Ok(matches) = &matches
+        && let Some((command, object)) = objects::among_options(&all, matches, "")
+    {
+        let error = objects::refusal("parse", &command, &object);
+        return exit_code_in_words(&command, Err(error), |error| outcome::shown("parse", error));
+    }
+    let parsed = match matches.and_then(|matches| CommandLine::from_arg_matches(&matches)) {
         Ok(parsed) => parsed,
         Err(error) => {
             // Help and version are errors to clap.
             let text = error.render().to_string();
+            let text = odd.iter().fold(text, |text, word| text.replace(word, &harmless(word, usize::MAX)));
             if error.use_stderr() {
                 print_error(&text);
                 return ExitCode::from(2);
@@ -113,6 +142,22 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
             return exit_code("help", print(&text).map(|()| CommandStatus::Good));
         }
     };
+    let words: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let accepted = match parsed.command {
+        Command::Demo(_) => objects::refuse("demo", &words),
+        Command::Log(_) => objects::refuse("log", &words),
+        Command::Stream(_) => objects::refuse("stream", &words),
+        Command::Man(_) => objects::refuse("man", &words),
+        // These take objects, and no memory of other processes.
+        Command::Gen(_) => remote_memory::refuse("gen", &words),
+        Command::Check(_) => remote_memory::refuse("check", &words),
+        Command::Checkpoint(_) => remote_memory::refuse("checkpoint", &words),
+        Command::Fine(_) => remote_memory::refuse("fine", &words),
+        _ => Ok(()),
+    };
+    if let Err(error) = accepted {
+        return exit_code(error.operation(), Err(error));
+    }
     match parsed.command {
         Command::Demo(args) => exit_code("demo", demo::run(&args)),
         Command::Sort { arguments } => sort::run(arguments),

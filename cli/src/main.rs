@@ -8,13 +8,17 @@
 mod any_locator;
 mod arguments;
 mod colors;
+mod columns;
 mod command_line;
 mod commands;
+mod gpu_memory;
 mod metrics_file;
+mod objects;
 mod offering;
 mod outcome;
 mod picture;
 mod progress;
+mod remote_memory;
 mod report;
 mod system;
 mod table;

@@ -5,17 +5,18 @@
 //! whatever the end is. A command that is killed leaves its last state, and the time of the file
 //! says since when.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use datapipes::Result;
 use datapipes::locks::Mutex;
-use datapipes_metrics::{Label, Sample, prometheus, vocabulary};
+use datapipes_metrics::{Label, Sample, prometheus, prometheus_of_run, vocabulary};
 
 use crate::outcome::{CommandStatus, note, print_error, shown};
 use crate::system::child;
-use crate::system::files::write_text;
+use crate::system::side_files::SideFile;
 use crate::system::signals;
 
 const EVERY: Duration = Duration::from_secs(10);
@@ -58,7 +59,7 @@ impl Standing {
 /// The metrics of a command that runs.
 #[derive(Debug)]
 pub(crate) struct CommandMetrics<'a> {
-    path: Option<&'a Path>,
+    file: Option<&'a SideFile>,
     command: &'static str,
     began: Instant,
     began_at: f64,
@@ -69,16 +70,17 @@ pub(crate) struct CommandMetrics<'a> {
 
 /// Does the work of a command, and writes its metrics where a file for them is named.
 pub(crate) fn told(
-    path: Option<&Path>,
+    file: Option<&SideFile>,
     command: &'static str,
     work: impl FnOnce(&CommandMetrics<'_>) -> Result<CommandStatus>,
 ) -> Result<CommandStatus> {
-    let metrics = CommandMetrics::new(path, command, EVERY);
+    let metrics = CommandMetrics::new(file, command, EVERY);
     metrics.write(Standing::Running)?;
     let result = work(&metrics);
     let written = metrics.write(Standing::of(&result));
     match (result, written) {
-        (Ok(_), Err(e)) => Err(e),
+        // Whoever reads that this failed is to know that the rest did not.
+        (Ok(_), Err(e)) => Err(e.within("the work is done, but not its metrics")),
         (result, Ok(())) => result,
         (Err(first), Err(e)) => {
             print_error(&format!("dpipe {command}: {}\n", shown(command, &e)));
@@ -88,20 +90,25 @@ pub(crate) fn told(
 }
 
 impl<'a> CommandMetrics<'a> {
-    fn new(path: Option<&'a Path>, command: &'static str, every: Duration) -> CommandMetrics<'a> {
-        CommandMetrics { path, command, began: Instant::now(), began_at: now(), every, kept: Mutex::default() }
+    fn new(file: Option<&'a SideFile>, command: &'static str, every: Duration) -> CommandMetrics<'a> {
+        CommandMetrics { file, command, began: Instant::now(), began_at: now(), every, kept: Mutex::default() }
+    }
+
+    /// Whether a file for them was named.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Keeps what the command counted.
     pub(crate) fn keep(&self, samples: Vec<Sample>) {
-        if self.path.is_some() {
+        if self.file.is_some() {
             *self.kept.lock() = samples;
         }
     }
 
     /// Does a part of the work, and writes meanwhile what `look` finds.
     pub(crate) fn during<T>(&self, look: impl Fn() -> Vec<Sample> + Sync, work: impl FnOnce() -> T) -> T {
-        if self.path.is_none() {
+        if self.file.is_none() {
             return work();
         }
         let look = &look;
@@ -129,8 +136,15 @@ impl<'a> CommandMetrics<'a> {
     }
 
     fn write(&self, standing: Standing) -> Result<()> {
-        let Some(path) = self.path else { return Ok(()) };
-        write_text(path, &prometheus(&self.samples(standing)))
+        let Some(file) = self.file else { return Ok(()) };
+        let samples = self.samples(standing);
+        // Files of several commands may lie in one folder, so the name of each tells them apart. A
+        // stream has none.
+        let text = match file.file_name() {
+            Some(name) => prometheus_of_run(&samples, &run_of(name)),
+            None => prometheus(&samples),
+        };
+        file.write_text(&text)
     }
 
     fn samples(&self, standing: Standing) -> Vec<Sample> {
@@ -151,6 +165,20 @@ impl<'a> CommandMetrics<'a> {
     }
 }
 
+/// The label of a file: its name, without the ending of all files that node_exporter reads. Two
+/// names never give one label: a byte that is not of UTF-8 is written as `\xff`, and a backslash as
+/// two.
+fn run_of(name: &OsStr) -> String {
+    let name = name.as_bytes();
+    let name = name.strip_suffix(b".prom").filter(|stem| !stem.is_empty()).unwrap_or(name);
+    let mut run = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        run.push_str(&chunk.valid().replace('\\', "\\\\"));
+        chunk.invalid().iter().for_each(|byte| run.push_str(&format!("\\x{byte:02x}")));
+    }
+    run
+}
+
 /// Seconds since 1970.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
@@ -162,21 +190,28 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     use super::*;
+    use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 
     #[test]
     fn the_file_is_there_before_the_work_during_it_and_after_any_end() {
         let dir = tempfile_dir();
         let path = dir.at().join("m.prom");
+        let side_file = |path: &std::path::Path| {
+            let given = SideFileArgument::from(path.as_os_str().to_owned());
+            SideFiles::beside(CommandPlaces::of("sort")).take("--metrics", Some(&given)).unwrap().unwrap()
+        };
+        let file = side_file(&path);
         let read = || std::fs::read_to_string(&path).unwrap();
-        let state = |name: &str| format!("datapipes_command_state{{outcome=\"{name}\",command=\"sort\"}} 1\n");
-        let failed = told(Some(&path), "sort", |metrics| {
+        let state =
+            |name: &str| format!("datapipes_command_state{{outcome=\"{name}\",command=\"sort\",run=\"m\"}} 1\n");
+        let failed = told(Some(&file), "sort", |metrics| {
             assert!(read().contains(&state("running")) && !read().contains("end_timestamp"));
             let metrics = CommandMetrics { every: Duration::from_millis(1), kept: Mutex::default(), ..*metrics };
             let runs = AtomicU64::new(0);
             let look = || vec![Sample::new(&vocabulary::SORT_RUNS, runs.load(Relaxed))];
             metrics.during(look, || {
                 runs.store(7, Relaxed);
-                while !read().contains("datapipes_sort_runs 7\n") {
+                while !read().contains("datapipes_sort_runs{run=\"m\"} 7\n") {
                     std::thread::yield_now();
                 }
             });
@@ -184,17 +219,52 @@ mod tests {
         });
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::NoSpace);
         assert!(read().contains(&state("failed")) && read().contains("datapipes_command_end_timestamp_seconds"));
-        told(Some(&path), "sort", |metrics| {
+        told(Some(&file), "sort", |metrics| {
             metrics.keep(vec![Sample::new(&vocabulary::SORT_RUNS, 3u64)]);
             Ok(CommandStatus::Bad)
         })
         .unwrap();
-        assert!(read().contains(&state("mismatch")) && read().contains("datapipes_sort_runs 3\n"), "{}", read());
+        assert!(
+            read().contains(&state("mismatch")) && read().contains("datapipes_sort_runs{run=\"m\"} 3\n"),
+            "{}",
+            read()
+        );
         assert_eq!(std::fs::read_dir(dir.at()).unwrap().count(), 1, "nothing else is left");
+        // What cannot be written at the end says that the work is done.
+        let gone = dir.at().join("gone");
+        std::fs::create_dir(&gone).unwrap();
+        let late = told(Some(&side_file(&gone.join("m.prom"))), "sort", |_| {
+            std::fs::remove_dir_all(&gone).unwrap();
+            Ok(CommandStatus::Good)
+        });
+        let words = late.unwrap_err().to_string();
+        assert!(words.contains("the work is done, but not its metrics"), "{words}");
         let nowhere = dir.at().join("none/m.prom");
-        let refused = told(Some(&nowhere), "sort", |_| panic!("there is no place for the metrics"));
+        let refused = told(Some(&side_file(&nowhere)), "sort", |_| panic!("there is no place for the metrics"));
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotFound);
         assert!(told(None, "sort", |metrics| metrics.during(Vec::new, || Ok(CommandStatus::Good))).is_ok());
+    }
+
+    #[test]
+    fn two_names_never_give_one_label() {
+        let names: [&[u8]; 9] = [
+            b"\xff.prom",
+            b"\xfe.prom",
+            b"\\xff.prom",
+            b"\\\\xff.prom",
+            b"\xef\xbf\xbd.prom",
+            b"a.prom",
+            b"a.b.prom",
+            b"a.txt",
+            b".prom",
+        ];
+        let runs: std::collections::BTreeSet<String> =
+            names.iter().map(|name| run_of(OsStr::from_bytes(name))).collect();
+        assert_eq!(runs.len(), names.len(), "{runs:?}");
+        assert!(
+            runs.contains("a") && runs.contains("\\xff") && runs.contains("\\\\xff") && runs.contains(".prom"),
+            "{runs:?}"
+        );
     }
 
     fn tempfile_dir() -> datapipes_testkit::TempFolder {

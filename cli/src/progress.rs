@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::arguments::units;
 use crate::colors::{self, Color, paint};
-use crate::outcome::note;
+use crate::columns;
+use crate::outcome::{draw, note};
 
 const EVERY: Duration = Duration::from_millis(100);
 /// Where a terminal does not say how wide it is.
@@ -41,16 +42,11 @@ pub(crate) fn wanted() -> bool {
 }
 
 /// The columns of the terminal that may be used: the last one stays empty, for some terminals wrap
-/// as soon as it is written.
+/// as soon as it is written, and the two before it, for a terminal shows Ctrl-C as `^C`.
 pub(crate) fn width() -> usize {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).ok();
     let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-    columns.unwrap_or(USUAL_WIDTH).saturating_sub(1).max(1)
-}
-
-/// As many characters of a line as there are columns for.
-pub(crate) fn cut(line: &str, columns: usize) -> String {
-    line.chars().take(columns).collect()
+    columns.unwrap_or(USUAL_WIDTH).saturating_sub(3).max(1)
 }
 
 /// Does the work, and meanwhile shows the state where `visible`.
@@ -67,11 +63,11 @@ pub(crate) fn during<T>(visible: bool, state: impl Fn() -> State + Send, work: i
             while end.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let state = state();
                 let elapsed = meter.elapsed(&state, Instant::now());
-                note(&format!("\r{}\x1b[K", line(&state, elapsed, width(), color)));
+                draw(&format!("\r{}\x1b[K", line(&state, elapsed, width(), color)));
                 drawn = true;
             }
             if drawn {
-                note("\r\x1b[K");
+                draw("\r\x1b[K");
             }
         });
         if let Err(error) = draws {
@@ -104,9 +100,9 @@ impl PhaseMeter {
     }
 }
 
-/// The line for a state: what there is room for, the most important first. It has at most `columns`
-/// characters that take a place.
-fn line(state: &State, elapsed: f64, columns: usize, color: bool) -> String {
+/// The line for a state: what there is room for, the most important first. It takes at most `wide`
+/// columns.
+fn line(state: &State, elapsed: f64, wide: usize, color: bool) -> String {
     let mut parts: Vec<(u8, String)> = vec![(1, state.phase.to_owned())];
     let rate = if elapsed > 0.0 { state.done as f64 / elapsed } else { 0.0 };
     let known = state.total > 0;
@@ -122,21 +118,21 @@ fn line(state: &State, elapsed: f64, columns: usize, color: bool) -> String {
         None => parts.push((2, time(elapsed))),
     }
     // What matters least is left out first.
-    let len = |parts: &[(u8, String)]| parts.iter().map(|(_, part)| part.chars().count() + 2).sum::<usize>() - 2;
-    while parts.len() > 1 && len(&parts) > columns {
+    let len = |parts: &[(u8, String)]| parts.iter().map(|(_, part)| columns::count(part) + 2).sum::<usize>() - 2;
+    while parts.len() > 1 && len(&parts) > wide {
         let Some(worst) = parts.iter().map(|(rank, _)| *rank).max() else { break };
         let at = parts.iter().rposition(|(rank, _)| *rank == worst).unwrap_or(0);
         parts.remove(at);
     }
     // Two spaces, and the brackets.
-    let room = columns.saturating_sub(len(&parts) + 4).min(MAX_BAR);
+    let room = wide.saturating_sub(len(&parts) + 4).min(MAX_BAR);
     if known && room >= 5 {
         let filled = ((state.done as f64 / state.total as f64).min(1.0) * room as f64) as usize;
         let bar = format!("[{}{}]", "=".repeat(filled), " ".repeat(room - filled));
         parts.insert(usize::from(parts.len() > 1), (0, paint(&bar, Color::Progress, color)));
         return join(&parts);
     }
-    cut(&join(&parts), columns)
+    columns::cut(&join(&parts), wide)
 }
 
 fn join(parts: &[(u8, String)]) -> String {

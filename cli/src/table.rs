@@ -1,16 +1,15 @@
 //! Tables for a terminal, and pictures in files.
 
-use std::path::Path;
-
 use datapipes::Result;
 
+use crate::columns;
 use crate::outcome::print;
+use crate::system::side_files::SideFile;
 
 /// Writes a picture, and says so on the standard error, for the output may be JSON.
-pub(crate) fn save(path: &Path, picture: &str) -> Result<()> {
-    crate::system::files::write_text(path, picture)?;
-    let name = crate::outcome::harmless(&path.display().to_string(), 4096);
-    crate::outcome::note(&format!("drawn in {name}\n"));
+pub(crate) fn save(file: &SideFile, picture: &str) -> Result<()> {
+    file.write_text(picture)?;
+    crate::outcome::note(&format!("drawn in {}\n", crate::outcome::shown_path(file.path())));
     Ok(())
 }
 
@@ -31,16 +30,16 @@ impl Table {
     }
 
     pub(crate) fn text(&self, indent: usize) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let wide = |column: usize| self.rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|c| wide(c).unwrap_or(0)).collect();
+        let most = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let wide = |column: usize| self.rows.iter().filter_map(|r| r.get(column)).map(|c| columns::count(c)).max();
+        let widths: Vec<usize> = (0..most).map(|c| wide(c).unwrap_or(0)).collect();
         let mut out = String::new();
         for row in &self.rows {
             let mut line = " ".repeat(indent);
             for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
                 match at {
-                    0 => line += &format!("{cell:<width$}"),
-                    _ => line += &format!("  {cell:>width$}"),
+                    0 => line += &columns::left(cell, *width),
+                    _ => line += &format!("  {}", columns::right(cell, *width)),
                 }
             }
             out += line.trim_end();
@@ -60,5 +59,7 @@ mod tests {
         table.row(["", "A", "long"]);
         table.row(["µs", "10.5", "1"]);
         assert_eq!(table.text(2), "         A  long\n  µs  10.5     1\n");
+        table.row(["\u{5b57}\u{5b57}", "1", "\u{5b57}"]);
+        assert_eq!(table.text(0), "         A  long\nµs    10.5     1\n\u{5b57}\u{5b57}     1    \u{5b57}\n");
     }
 }

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use scene::helps::{helps, options};
 use scene::{TempFolder, folder, on_path};
 use serde_json::Value;
 
@@ -28,26 +29,6 @@ seq 3 | dpipe log append events --quiet
 dpipe checkpoint save saves data.bin
 ";
 
-/// A command with its help.
-struct Help {
-    /// The words behind `dpipe`.
-    words: Vec<String>,
-    text: String,
-}
-
-impl Help {
-    fn name(&self) -> String {
-        format!("dpipe {}", self.words.join(" "))
-    }
-
-    /// The entries below a heading, up to an empty line, by their first lines.
-    fn below(&self, heading: &str) -> Vec<&str> {
-        let lines = self.text.lines().skip_while(|line| *line != heading).skip(1);
-        let entries = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("      "));
-        entries.map(str::trim).collect()
-    }
-}
-
 /// Runs a line of a shell in which `dpipe` is the program.
 fn shell(folder: &Path, line: &str) -> Output {
     let programs = Path::new(DPIPE).parent().unwrap().display();
@@ -62,36 +43,6 @@ fn good(folder: &Path, line: &str) -> String {
     let output = shell(folder, line);
     assert!(output.status.success(), "{line}: {:?}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
-}
-
-/// The helps of the program and of all its commands.
-fn helps() -> Vec<Help> {
-    fn walk(words: Vec<String>, found: &mut Vec<Help>) {
-        let output = Command::new(DPIPE).args(&words).arg("--help").output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
-        let help = Help { words, text: String::from_utf8(output.stdout).unwrap() };
-        let below: Vec<Vec<String>> = help
-            .below("Commands:")
-            .iter()
-            .filter_map(|line| line.split_whitespace().next())
-            .filter(|name| *name != "help")
-            .map(|name| help.words.iter().cloned().chain([name.to_owned()]).collect())
-            .collect();
-        found.push(help);
-        below.into_iter().for_each(|words| walk(words, found));
-    }
-    let mut found = Vec::new();
-    walk(Vec::new(), &mut found);
-    assert!(found.len() > 25, "only {} helps were found", found.len());
-    found
-}
-
-/// The long options that a help lists.
-fn options(text: &str) -> Vec<&str> {
-    let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
-    let names = lines.flat_map(|line| line.split("  ").next().unwrap().split(", "));
-    let long = names.filter_map(|name| name.strip_prefix("--"));
-    long.map(|name| name.split(['=', '[', ' ']).next().unwrap()).collect()
 }
 
 #[test]

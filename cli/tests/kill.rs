@@ -6,10 +6,11 @@
 mod scene;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use datapipes_testkit::{Random, bounded};
+use datapipes_testkit::{Random, bounded, until};
 use scene::{TempFolder, folder};
 
 const RECORD: usize = 100;
@@ -68,7 +69,7 @@ fn killed_at_any_moment() {
             assert!(fs::read(&output).unwrap() == expected, "{name}: the output is wrong");
         } else {
             killed += 1;
-            let died_of = std::os::unix::process::ExitStatusExt::signal(&status);
+            let died_of = status.signal();
             assert_eq!(died_of, Some(signal), "{name}: {status}");
             match fs::read(&output) {
                 // It was killed between giving the name and leaving.
@@ -87,4 +88,42 @@ fn killed_at_any_moment() {
         assert!(fs::read(&input).unwrap() == bytes, "{name}: the input changed");
     }
     assert!(killed >= 12, "only {killed} of 36 sorts were killed");
+}
+
+/// A loop of a shell goes on unless the program dies of the signal, also where the signal comes
+/// after the output got its name.
+#[test]
+fn a_signal_that_comes_after_the_work_ends_the_program() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("SKIPPED: a_signal_that_comes_after_the_work_ends_the_program: there is no strace to hold a call");
+        return;
+    }
+    let folder = folder();
+    fs::write(folder.path("in"), "b\na\n").unwrap();
+    let commands: [(&[&str], &str); 4] = [
+        (&["sort", "in", "-o", "sorted"], "sorted"),
+        (&["copy", "in", "copied"], "copied"),
+        (&["stream", "--from", "file:in", "-o", "streamed"], "streamed"),
+        (&["checkpoint", "save", "ck", "in"], "ck/checkpoint-00000000000000000001"),
+    ];
+    for (words, output) in commands {
+        // The output has its name as soon as the call is made; that of a checkpoint, too.
+        let mut traced = Command::new("strace");
+        traced.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=linkat,renameat2,renameat"]);
+        traced
+            .args(["-e", "inject=linkat,renameat2,renameat:delay_exit=700000", env!("CARGO_BIN_EXE_dpipe")])
+            .args(words);
+        let mut child = traced.current_dir(folder.at()).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        until("the output has its name", || folder.path(output).exists());
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+        let program: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+        // SAFETY: kill takes no pointer; the process is a child of our child, which has not ended.
+        assert_eq!(unsafe { libc::kill(program, libc::SIGINT) }, 0);
+        let status = bounded("strace", move || child.wait()).unwrap();
+        // strace dies as its child did.
+        assert_eq!(status.signal(), Some(libc::SIGINT), "{words:?}: {status}");
+    }
+    assert_eq!(fs::read(folder.path("sorted")).unwrap(), b"a\nb\n");
+    assert_eq!(fs::read(folder.path("copied")).unwrap(), b"b\na\n");
+    assert_eq!(fs::read(folder.path("streamed")).unwrap(), b"b\na\n");
 }

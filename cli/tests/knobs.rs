@@ -206,3 +206,32 @@ fn a_root_may_begin_with_a_dash_or_be_a_link() {
         fs::rename(above.path("parked"), above.path("-machine")).unwrap();
     }
 }
+
+fn with_share(made: &TempFolder, words: &[&str], share: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.args(words).args(["--share", share, "--share-root"]).arg(made.at());
+    command.env("LC_ALL", "C").stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn the_share_of_a_transfer_is_shown_and_its_group_is_removed() {
+    let made = machine();
+    let words = ["explain", "dram:1M", "dram:1M"];
+    let output = with_share(&made, &words, "share.l3=0=f");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("share.l3 is absent"), "{error}");
+    for (name, text) in [("schemata", "L3:0=ff\n"), ("tasks", ""), ("info/L3/cbm_mask", "ff")] {
+        let file = made.path("sys/fs/resctrl").join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    let text = String::from_utf8(with_share(&made, &words, "share.l3=0=f").stdout).unwrap();
+    assert!(text.contains("threads during a transfer: L3:0=f\n"), "{text}");
+    let copied = with_share(&made, &["copy", "dram:1M", "dram:1M", "--json"], "share.l3=0=f");
+    let json: Value = serde_json::from_slice(&copied.stdout).unwrap();
+    assert_eq!((&json["route"]["transfer_share"], &json["bytes"]), (&"L3:0=f".into(), &(1 << 20).into()));
+    let thread = fs::read_to_string(made.path("sys/fs/resctrl/tasks")).unwrap();
+    assert!(thread.trim().parse::<u32>().is_ok(), "its thread went back: {thread:?}");
+    let left = fs::read_dir(made.path("sys/fs/resctrl")).unwrap().flatten();
+    assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with("datapipes-")));
+}

@@ -40,7 +40,15 @@ const PAGES: [(&str, &[&str], &[&str]); 8] = [
     (
         "copy",
         &["copy", "input", "copied", "--verify", "--report-html", "copy.html"],
-        &["Verified: both ends were read again", "Holds:", "Bytes by primitive", "Routes", "because"],
+        &[
+            "Verified: both ends were read again",
+            "Holds:",
+            "Bytes by primitive",
+            "Routes",
+            "because",
+            "Steps that had work",
+            "What would have been slower, as estimated",
+        ],
     ),
     (
         "stream",
@@ -55,22 +63,48 @@ const PAGES: [(&str, &[&str], &[&str]); 8] = [
             "--report-html",
             "stream.html",
         ],
-        &["Credits in use", "gzip=1", "CRC-32", "Holds:"],
+        &[
+            "Credits in use",
+            "gzip=1",
+            "CRC-32",
+            "Holds:",
+            "Memory and processor",
+            "Bytes by primitive",
+            "What was not chosen, and why",
+            "copy from shared memory",
+            "--placement=auto estimates all three",
+        ],
     ),
     (
         "fine",
         &["fine", "stat", "input", "--reads", "20000", "--memory", "4M", "--report-html", "fine.html"],
-        &["Hits", "of the time", "Size classes"],
+        &["Hits", "of the time", "Size classes", "What was rejected, and why", "Holds:", "What was verified"],
     ),
     (
         "log",
         &["log", "bench", "--dir", ".", "--seconds", "0.3", "--report-html", "log.html"],
-        &["Records that became durable", "syncs", "Holds:", "99.9%"],
+        &[
+            "Records that became durable",
+            "syncs",
+            "making the first segment",
+            "Holds:",
+            "99.9%",
+            "Bytes by primitive",
+            "What was chosen, and why",
+        ],
     ),
     (
         "checkpoint",
         &["checkpoint", "bench", "--dir", ".", "--size", "16M", "--report-html", "checkpoint.html"],
-        &["Holds:", "restored", "checksum"],
+        &[
+            "Holds:",
+            "They were restored in",
+            "checksum",
+            "Shares of the time of the save",
+            "Shares of the time of the restore",
+            "Bytes by primitive",
+            "What was chosen, and why",
+        ],
     ),
     (
         "demo",
@@ -215,47 +249,36 @@ fn a_page_is_whole_or_not_there() {
 }
 
 #[test]
-fn a_file_of_an_option_is_not_what_the_command_reads_or_writes() {
-    let folder = folder();
-    let at = folder.at();
-    std::fs::write(at.join("in"), "b\na\n").unwrap();
-    std::fs::hard_link(at.join("in"), at.join("other")).unwrap();
-    for option in ["--report-html", "--metrics"] {
-        for arguments in [
-            &["copy", "in", "out", option, "in"][..],
-            &["copy", "in", "out", option, "out"],
-            &["copy", "in", "out", option, "other"],
-            &["copy", "in", ".", option, "./in"],
-            &["sort", "in", "-o", "out", option, "in"],
-            &["sort", "in", "-o", "out", option, "./out"],
-            &["sort", "in", option, "other"],
-            &["stream", "--from", "file:in", "--output", "out", option, "in"],
-            &["stream", "--from", "file:in", "--output", "out", option, "out"],
-            &["fine", "stat", "in", "--reads", "1", option, "in"],
-        ] {
-            let refused = dpipe(at, arguments);
-            let words = String::from_utf8_lossy(&refused.stderr);
-            assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {words}");
-            assert!(words.contains(option) && words.contains("the same file"), "{arguments:?}: {words}");
-            assert_eq!(std::fs::read(at.join("in")).unwrap(), b"b\na\n", "{arguments:?}");
-            assert!(!at.join("out").exists(), "{arguments:?}");
-        }
-    }
-    let twice = dpipe(at, &["sort", "in", "-o", "out", "--report-html", "x", "--metrics", "x"]);
-    assert_eq!(twice.status.code(), Some(2));
-}
-
-#[test]
-fn a_page_for_a_descriptor_keeps_what_is_there() {
+fn a_signal_after_the_work_still_ends_the_program() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::process::ExitStatusExt;
     let folder = folder();
     std::fs::write(folder.path("in"), "b\na\n").unwrap();
-    std::fs::write(folder.path("log"), "precious\n").unwrap();
-    let log = std::fs::File::options().append(true).open(folder.path("log")).unwrap();
-    let mut sort = std::process::Command::new(env!("CARGO_BIN_EXE_dpipe"));
-    sort.current_dir(folder.at()).args(["sort", "in", "--report-html", "/dev/stdout"]).stdout(log);
-    assert!(sort.status().unwrap().success());
-    let text = std::fs::read_to_string(folder.path("log")).unwrap();
-    assert!(text.starts_with("precious\na\nb\n<!DOCTYPE html>"), "{}", &text[..text.len().min(80)]);
+    let fifo = folder.path("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    // A reader that takes nothing, of a pipe that is shorter than a page.
+    let reader = std::fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    rustix::pipe::fcntl_setpipe_size(&reader, 4096).unwrap();
+    assert!(reader.as_raw_fd() > 2);
+    for (arguments, output) in [
+        (&["sort", "in", "-o", "sorted", "--report-html", "pipe"][..], "sorted"),
+        (&["copy", "in", "copied", "--report-html", "pipe"][..], "copied"),
+    ] {
+        let mut command = Command::new(DPIPE);
+        command.args(arguments).current_dir(folder.at()).stderr(std::process::Stdio::piped());
+        let child = command.spawn().unwrap();
+        datapipes_testkit::until("the output has its name", || folder.path(output).exists());
+        datapipes_testkit::until("the page fills the pipe", || {
+            rustix::io::ioctl_fionread(&reader).is_ok_and(|bytes| bytes >= 4096)
+        });
+        scene::streams::signal(&child, rustix::process::Signal::INT);
+        let ended = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.signal(), Some(libc::SIGINT), "{arguments:?}: {said}");
+        assert_eq!(std::fs::read(folder.path(output)).unwrap().len(), 4);
+        // For the next one.
+        rustix::io::read(&reader, &mut [0; 8192]).unwrap();
+    }
 }
 
 #[test]
@@ -268,4 +291,94 @@ fn a_named_pipe_that_nobody_reads_is_refused_before_the_work() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("start its reader first"));
     assert!(!folder.path("out").exists());
+}
+
+/// The sentence at the top of the page about a command line of a shell.
+fn sentence(at: &Path, line: &str) -> String {
+    let programs = Path::new(DPIPE).parent().unwrap().display();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+    let mut shell = Command::new("bash");
+    shell.args(["-c", line]).current_dir(at).env("PATH", path).env("TMPDIR", at);
+    let ended = shell.output().unwrap();
+    assert!(ended.status.success(), "{line}: {ended:?}");
+    let page: serde_json::Value = serde_json::from_slice(&fs::read(at.join("p.json")).unwrap()).unwrap();
+    fs::remove_file(at.join("p.json")).unwrap();
+    page["headline"]["text"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_sentence_names_who_was_waited_for() {
+    let folder = folder();
+    let at = folder.at();
+    let lines: String = (0..100_000).map(|n| format!("{}\n", n * 7919 % 100_000)).collect();
+    fs::write(at.join("lines"), lines).unwrap();
+    fs::write(at.join("few"), "b\na\n").unwrap();
+    good(at, &["sort", "lines", "-o", "sorted"]);
+    for (line, blamed) in [
+        // The program begins late; it collects its input; nothing comes out of it at all.
+        ("stream --from file:lines --through exec:'sleep 2; cat' --block-size 64K -o out", "into sleep"),
+        ("stream --from file:lines --through exec:'sort -r | (sleep 2; cat)' -o out", "into sort"),
+        ("stream --from file:lines --through exec:'sleep 2; cat > /dev/null' --block-size 1M -o out", "into sleep"),
+        // A named pipe whose writer is late.
+        ("sort <(sleep 3; cat few) -o out", "the other program's reads of the input"),
+        ("sort few <(sleep 3; cat few) -o out", "reads of the input"),
+        ("sort -m sorted <(sleep 3; sort few) -o out", "reads of the inputs"),
+    ] {
+        let text = sentence(at, &format!("dpipe {line} --report-html p.json"));
+        let verdict = text.split("The bottleneck: ").nth(1).unwrap_or("").split(';').next().unwrap();
+        assert!(verdict.contains(blamed), "{line}: {text}");
+    }
+    // There is no other program where the standard output is a file.
+    let text = sentence(at, "dpipe sort -S 2M lines --report-html p.json > out");
+    assert!(!text.contains("other program"), "{text}");
+}
+
+/// A command that is stopped, and goes on, does not blame what it waited for when it was stopped.
+#[test]
+fn a_stop_is_nobodys_fault() {
+    let folder = folder();
+    let at = folder.at();
+    let run = "dpipe log bench --dir . --seconds 0.4 --report-html p.json & sleep 0.2; kill -STOP $!; sleep 2; kill \
+               -CONT $!; wait $!";
+    let text = sentence(at, run);
+    let part = text.split("it was stopped").nth(1).unwrap_or_else(|| panic!("{text}"));
+    let percent: f64 = part.trim_start_matches([',', ' ']).split('%').next().unwrap().parse().unwrap();
+    assert!(percent >= 50.0, "{text}");
+}
+
+/// The comparison of a copy is a part of the picture, and files of `fine stat` have a section each.
+#[test]
+fn nothing_that_was_done_is_left_out() {
+    let folder = folder();
+    let at = folder.at();
+    fixtures(at);
+    good(at, &["copy", "input", "copied", "--verify", "--report-html", "p.html"]);
+    assert!(fs::read_to_string(at.join("p.html")).unwrap().contains("comparison of both ends"));
+    let files = ["fine", "stat", "input", "copied", "--reads", "4000", "--memory", "4M", "--report-html", "f.html"];
+    good(at, &files);
+    let page = fs::read_to_string(at.join("f.html")).unwrap();
+    assert!(
+        page.contains("Bytes by primitive, and routes: input")
+            && page.contains("The cache: input")
+            && page.contains("The cache: copied")
+    );
+    let mut merged = vec!["sort", "-o", "sorted", "--report-html", "s.html"];
+    fs::write(at.join("short"), "b\na\n").unwrap();
+    merged.extend(["short"; 40]);
+    good(at, &merged);
+    let page = fs::read_to_string(at.join("s.html")).unwrap();
+    assert!(page.contains("input (40 of them)") && page.contains("for so short a file"));
+    let mut many = vec!["stream", "--from", "file:input", "-o", "out", "--report-html", "t.html", "--through"];
+    let ten = ["forward"; 10].join(",");
+    many.extend([ten.as_str(), "--json"]);
+    let ended = dpipe(at, &many);
+    assert!(ended.status.success(), "{ended:?}");
+    // A device that waits for a next stream takes nothing back of what it told.
+    let runs: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let edges = runs.pointer("/runs/0/edges").or_else(|| runs.pointer("/0/edges")).or_else(|| runs.pointer("/edges"));
+    let edges = edges.and_then(|edges| edges.as_array()).unwrap_or_else(|| panic!("{runs}"));
+    let blocks: Vec<u64> = edges.iter().map(|edge| edge["blocks"].as_u64().unwrap()).collect();
+    assert!(blocks.len() == 11 && blocks.iter().all(|count| *count == blocks[0] && *count > 0), "{blocks:?}");
+    let page = fs::read_to_string(at.join("t.html")).unwrap();
+    assert!(page.contains("of the 8 of 11 that were fullest") && page.contains("5: forward to forward"));
 }

@@ -23,7 +23,7 @@ fn value(text: &str, series: &str) -> Option<f64> {
 fn state(text: &str, command: &str) -> String {
     let states = ["running", "completed", "mismatch", "failed", "interrupted"];
     let of = |state: &&&str| {
-        let series = format!("datapipes_command_state{{outcome=\"{state}\",command=\"{command}\"}}");
+        let series = format!("datapipes_command_state{{outcome=\"{state}\",command=\"{command}\",run=\"m\"}}");
         value(text, &series).unwrap_or_else(|| panic!("no {series} in {text}")) == 1.0
     };
     let held: Vec<&&str> = states.iter().filter(of).collect();
@@ -50,29 +50,50 @@ fn each_command_says_how_it_ended_and_what_it_did() {
         .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
         .fold(0.0, f64::max);
     assert_eq!(moved, f64::from(3 << 20), "{text}");
-    assert!(value(&text, "datapipes_command_seconds{command=\"copy\"}").unwrap() > 0.0);
+    assert!(value(&text, "datapipes_command_seconds{command=\"copy\",run=\"m\"}").unwrap() > 0.0);
     assert!(!text.contains(at.to_str().unwrap()), "a path of the user: {text}");
 
     let text = good(&["sort", "--u64", "in", "-o", "sorted"]);
     assert_eq!(state(&text, "sort"), "completed");
-    assert_eq!(value(&text, "datapipes_sort_bytes{direction=\"out\"}"), Some(f64::from(3 << 20)));
+    assert_eq!(value(&text, "datapipes_sort_bytes{direction=\"out\",run=\"m\"}"), Some(f64::from(3 << 20)));
 
     let text = good(&["fine", "stat", "in", "--reads", "500", "--memory", "4M"]);
     assert_eq!(state(&text, "fine stat"), "completed");
-    let reads =
-        ["hit", "miss"].map(|outcome| value(&text, &format!("datapipes_cache_reads_total{{outcome=\"{outcome}\"}}")));
+    let reads = ["hit", "miss"]
+        .map(|outcome| value(&text, &format!("datapipes_cache_reads_total{{outcome=\"{outcome}\",run=\"m\"}}")));
     assert!(reads[0].unwrap() + reads[1].unwrap() >= 500.0);
+    let timed = ["hit", "miss"]
+        .map(|outcome| value(&text, &format!("datapipes_cache_read_seconds_count{{outcome=\"{outcome}\",run=\"m\"}}")));
+    // Each call of 128 reads is timed once.
+    assert_eq!(timed[0].unwrap() + timed[1].unwrap(), 4.0, "{text}");
 
     let text = good(&["checkpoint", "save", "saves", "in"]);
     assert_eq!(
-        (state(&text, "checkpoint save").as_str(), value(&text, "datapipes_checkpoint_bytes")),
+        (state(&text, "checkpoint save").as_str(), value(&text, "datapipes_checkpoint_bytes{run=\"m\"}")),
         ("completed", Some(f64::from(3 << 20)))
     );
     let text = good(&["log", "bench", "--seconds", "0.1", "--dir", "."]);
-    assert!(state(&text, "log bench") == "completed" && value(&text, "datapipes_log_records_total").unwrap() > 0.0);
+    assert!(
+        state(&text, "log bench") == "completed"
+            && value(&text, "datapipes_log_records_total{run=\"m\"}").unwrap() > 0.0
+    );
     let text = good(&["stream", "--from", "file:in", "--output", "streamed"]);
     assert_eq!(state(&text, "stream"), "completed");
-    assert!(text.contains("datapipes_channel_bytes_total{pipe=\"distributed"), "{text}");
+    // Two channels, of which the senders measured how long each block was on its way.
+    for number in 1..=2 {
+        let of = |series: &str| {
+            let pipe = format!("pipe=\"distributed resource-side {number}\"");
+            let line = text.lines().find(|line| line.starts_with(&format!("{series}{{")) && line.contains(&pipe));
+            let line = line.unwrap_or_else(|| panic!("no {series} of {pipe} in {text}"));
+            line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+        };
+        assert_eq!((of("datapipes_channel_credits"), of("datapipes_channel_blocks_total")), (4.0, 3.0));
+        assert_eq!(of("datapipes_channel_outstanding_blocks"), 0.0);
+        // The empty block of the end has a time, too.
+        assert!(of("datapipes_channel_block_seconds_count") >= 3.0, "{text}");
+    }
+    let text = good(&["stream", "--from", "file:in", "--placement", "all", "--output", "streamed"]);
+    assert_eq!(text.matches("datapipes_channel_credits{").count(), 6, "{text}");
 
     // What fails says so, too.
     assert_eq!(dpipe(at, &["copy", "in", "dram:1M", "--verify", "--metrics", "m.prom"]).status.code(), Some(2));
@@ -150,4 +171,51 @@ fn pictures_are_drawn_of_what_is_there() {
     let channels = draw(&channels, "c.svg");
     // Source, crc32 and sink: two channels, and twice two where they are relayed.
     assert_eq!(channels.matches("class=\"head chosen\"").count(), 2 + 4 + 4, "{channels}");
+}
+
+#[test]
+fn names_of_files_neither_command_a_terminal_nor_make_lines() {
+    const NAME: &str = "n\u{1b}[31mred\nforged: 100 GB, verified\u{9b}2J";
+    let folder = folder();
+    let at = folder.at();
+    let sub = at.join(format!("dir{NAME}"));
+    std::fs::create_dir(&sub).unwrap();
+    std::fs::write(at.join(NAME), vec![b'x'; 300_000]).unwrap();
+    let [copied, sorted, streamed, made, metrics, page] =
+        ["c", "s", "t", "g", "m", "p"].map(|kind| format!("{kind}{NAME}"));
+    let (origin, dir) = (format!("file:{NAME}"), sub.to_str().unwrap());
+    let (program, page) = (format!("exec:cat; : '{NAME}'"), format!("--report-html={page}"));
+    let commands: [&[&str]; 19] = [
+        &["copy", NAME, &copied, "--verify", &page],
+        &["copy", NAME, dir],
+        &["copy", "absent\u{1b}[31m\nforged: x", "y"],
+        &["explain", NAME, "dram:"],
+        &["explain", NAME, "new\u{1b}\nforged: x"],
+        &["explain", NAME, "dram:", "--plot", "svg\u{1b}\nforged: x"],
+        &["gen", "lines", "--size", "100K", &made],
+        &["check", "--lines", NAME],
+        &["check", "--records", NAME],
+        &["fine", "stat", NAME, "--reads", "500", "--memory", "4M", "--metrics", &metrics],
+        &["sort", NAME, "-o", &sorted, "--report", "--explain", "-T", dir, &page],
+        &["sort", "--u64", NAME, "absent\u{1b}[1m\nforged: x"],
+        &["stream", "--from", &origin, "--output", &streamed, "--through", &program],
+        &["stream", "--from", &origin, "--output", "no\u{1b}\nforged: x/y"],
+        &["checkpoint", "save", dir, NAME],
+        &["checkpoint", "list", dir],
+        &["checkpoint", "list", "no\u{1b}\nforged: x"],
+        &["log", "bench", "--seconds", "0.1", "--dir", dir],
+        &["bad\u{1b}[31m\nforged: x"],
+    ];
+    for arguments in commands {
+        let output = dpipe(at, arguments);
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).unwrap_or_else(|e| panic!("{arguments:?}: {e}"));
+        assert!(!text.is_empty(), "{arguments:?}");
+        let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+        assert!(!text.contains(obeyed), "{arguments:?}: {text:?}");
+        assert!(text.lines().all(|line| !line.trim_start().starts_with("forged")), "{arguments:?}: {text:?}");
+    }
+    // What programs read has the name as it is.
+    let told = dpipe(at, &["fine", "stat", NAME, "--reads", "500", "--memory", "4M", "--json"]);
+    assert_eq!(scene::json(&String::from_utf8(told.stdout).unwrap())[0]["file"], NAME);
 }

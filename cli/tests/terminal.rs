@@ -70,3 +70,24 @@ fn an_interrupt_says_what_was_undone() {
     tmux.wait_for("code=130");
     assert_eq!(std::fs::read_to_string(folder.at().join("out")).unwrap(), "before");
 }
+
+#[test]
+fn an_interrupt_after_the_work_says_that_it_is_done() {
+    let folder = folder();
+    let Some(tmux) = Tmux::start("late interrupt", folder.at(), (100, 24)) else { return };
+    std::fs::write(folder.path("in"), "b\na\n").unwrap();
+    let fifo = folder.path("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    // A reader that takes nothing, of a pipe that is shorter than a page.
+    let reader = std::fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    rustix::pipe::fcntl_setpipe_size(&reader, 4096).unwrap();
+    tmux.line("dpipe sort in -o out --report-html fifo");
+    datapipes_testkit::until("the page fills the pipe", || {
+        rustix::io::ioctl_fionread(&reader).is_ok_and(|bytes| bytes >= 4096)
+    });
+    tmux.key("C-c");
+    tmux.wait_for("dpipe sort: stopped by Ctrl-C; the work is done");
+    tmux.line("echo code=$?");
+    tmux.wait_for("code=130");
+    assert_eq!(std::fs::read_to_string(folder.path("out")).unwrap(), "a\nb\n");
+}

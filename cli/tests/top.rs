@@ -131,6 +131,52 @@ fn hostile_pages_harm_their_own_rows_only() {
     assert!(shown["troubles"].to_string().contains("others may enter"), "{shown:#}");
 }
 
+#[test]
+fn the_shell_stops_the_view_and_continues_it() {
+    let folder = folder();
+    let Some(tmux) = Tmux::start("top job control", folder.at(), (120, 30)) else { return };
+    let _child = Offering::start(folder.at(), "1");
+    let pid = || std::fs::read_to_string(folder.at().join("pid")).unwrap().trim().to_owned();
+    let is_raw = |name: &str| {
+        let text = std::fs::read_to_string(folder.at().join(name)).unwrap_or_default();
+        text.contains("-icanon") || text.contains("-echo ")
+    };
+    // A shell that sets the terminal up for itself while a job is stopped, as those of people do.
+    if !scene::on_path("bash") {
+        return println!("SKIPPED: the_shell_stops_the_view_and_continues_it: there is no bash");
+    }
+    tmux.line("PS1='bash$ ' exec bash --norc --noprofile");
+    tmux.wait_for("bash$");
+    tmux.line("stty -a > before.txt; clear");
+    tmux.line("sh -c 'echo $$ > pid; exec dpipe top --interval 0.2'");
+    tmux.wait_for("by rate");
+    // By its key the terminal comes back as it was, and goes again.
+    tmux.key("C-z");
+    tmux.wait_until(|screen| screen.contains("Stopped") && !screen.contains("by rate"));
+    tmux.line("stty -a > meanwhile.txt; echo sto''pped");
+    tmux.wait_for("stopped");
+    assert!(!is_raw("meanwhile.txt"), "{}", std::fs::read_to_string(folder.at().join("meanwhile.txt")).unwrap());
+    tmux.line("fg");
+    tmux.wait_for("by rate");
+    tmux.key("s");
+    tmux.wait_for("by per second");
+    // Another process asks it to stop: the shell gets its own screen back, too.
+    assert!(Command::new("kill").args(["-TSTP", &pid()]).status().unwrap().success());
+    tmux.wait_until(|screen| screen.contains("Stopped") && !screen.contains("by per second"));
+    tmux.line("fg");
+    tmux.wait_until(|screen| screen.contains("by per second") && !screen.contains("Stopped"));
+    // A stop that it cannot see coming: the shell sets up its terminal, and the view takes it back.
+    assert!(Command::new("kill").args(["-STOP", &pid()]).status().unwrap().success());
+    tmux.wait_until(|screen| screen.contains("Stopped"));
+    tmux.line("fg");
+    tmux.wait_until(|screen| screen.contains("by per second") && !screen.contains("Stopped"));
+    tmux.key("q");
+    tmux.line("stty -a > after.txt; echo do''ne");
+    tmux.wait_for("done");
+    let text = |name: &str| std::fs::read_to_string(folder.at().join(name)).unwrap();
+    assert_eq!(text("before.txt"), text("after.txt"));
+}
+
 /// When a process began, from /proc.
 fn started(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

@@ -134,6 +134,16 @@ typedef enum {
   DP_F64 = 5,
 } dp_record_kind;
 
+// Whether runs that do not fit the memory are compressed.
+typedef enum {
+  // If that makes the sort faster, as measured while it runs.
+  DP_COMPRESSION_AUTO = 0,
+  // Always.
+  DP_COMPRESSION_ON = 1,
+  // Never.
+  DP_COMPRESSION_OFF = 2,
+} dp_spill_compression;
+
 // How much a receiver trusts the sender of a channel.
 typedef enum {
   // The receiver sees a private copy of a block.
@@ -336,8 +346,8 @@ typedef struct {
   uint32_t request_bytes;
   // Not 0: the pipe's requests go before those of others at the device, where the kernel allows.
   uint32_t urgent;
-  // Not used; 0.
-  uint32_t reserved;
+  // Not 0: the bytes are in the processor's caches afterwards, as far as they fit.
+  uint32_t fill_processor_cache;
   // The primitives that are allowed, separated by commas; NULL for all.
   const char *only;
   // The primitives that are not allowed, separated by commas; NULL for none.
@@ -458,6 +468,29 @@ typedef struct {
   // What it is called with.
   void *user;
 } dp_device_function;
+
+// What a device does: it receives from its inlets and sends to its outlets, in the order in which
+// they were connected, until they end, and returns. `arguments` are those of its role, as JSON. The
+// calls for these ends wait until their channels end, unless it sets another patience. They are
+// closed when it has returned, where it has not closed them. It runs in a process of the device,
+// which can open nothing. An error is told to the application, but for DP_END_OF_FILE, which is the
+// orderly end.
+typedef dp_error (*dp_device_run)(void *user,
+                                  const char *arguments,
+                                  const dp_receiver *inlets,
+                                  size_t inlet_count,
+                                  const dp_sender *outlets,
+                                  size_t outlet_count);
+
+// A body that devices of this program can have.
+typedef struct {
+  // The name by which a device's role calls it: `{"custom": {"name": NAME, "arguments": VALUE}}`.
+  const char *name;
+  // What it does.
+  dp_device_run run;
+  // What it is called with.
+  void *user;
+} dp_device_body;
 
 // One half of a channel between two machines. Set `size` to `sizeof(dp_link)`.
 typedef struct {
@@ -641,7 +674,20 @@ typedef struct {
   dp_text_told report;
   // What `report` is called with.
   void *report_user;
+  // A `dp_spill_compression`: whether what does not fit the memory is compressed.
+  uint32_t compression;
+  // Not used; 0.
+  uint32_t reserved;
 } dp_sort_options;
+
+// Gives the next bytes of what is sorted: at most `capacity` of them, into `into`, and their number
+// into `*len`; 0 at the end. It is called by one thread of the library, and no more when it has
+// given 0 or an error, which ends the sort.
+typedef dp_error (*dp_sort_read)(void *user, void *into, size_t capacity, size_t *len);
+
+// Takes the next bytes of what was sorted. It is called by one thread of the library, another one
+// than `dp_sort_read`, and no more when it has given an error, which ends the sort.
+typedef dp_error (*dp_sort_write)(void *user, const void *bytes, size_t len);
 
 // A request as `write(2)` on the descriptor takes it, one a packet. Its answer is a
 // `dp_completion_message`. The answer to a packet of another length is DP_INVALID_INPUT with the
@@ -1150,6 +1196,15 @@ void dp_error_close(dp_error error);
 dp_error dp_fabric_enter(const dp_device_function *functions,
                          size_t count,
                          int32_t *code);
+
+// As `dp_fabric_enter`, with bodies that devices may be told to have.
+//
+// Errors: as `dp_fabric_enter`.
+dp_error dp_fabric_enter_with(const dp_device_function *functions,
+                              size_t count,
+                              const dp_device_body *bodies,
+                              size_t body_count,
+                              int32_t *code);
 
 // Starts a controller. `program` is the program that runs as controller and devices, whose `main`
 // begins with `dp_fabric_enter`; NULL for this one.
@@ -1853,6 +1908,20 @@ dp_error dp_sort(dp_machine machine,
                  char *report,
                  size_t capacity,
                  size_t *len);
+
+// Sorts what `read` gives, and hands it to `write` in order. Both are over, and called no more, when
+// it returns. A `read` that waits for ever keeps it from returning, also when the sort has failed.
+// `options` are those of `dp_sort`; what does not fit the memory goes to `spill`, or to the folder for
+// temporary files.
+//
+// Errors: what `read` and `write` give; DP_INVALID_INPUT where `read` says that it gave more than it
+// was asked for; as `dp_sort`. After an error, what `write` took is not all.
+dp_error dp_sort_streams(dp_machine machine,
+                         dp_sort_read read,
+                         void *read_user,
+                         dp_sort_write write,
+                         void *write_user,
+                         const dp_sort_options *options);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -726,6 +726,38 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         return report;
     }
 
+    /* Sorts what `read` gives, and hands it to `write` in order; returns the report as JSON. `read` is
+     * `std::size_t(std::span<std::byte>)`: how many bytes it gave, 0 at the end. `write` takes a
+     * `std::span<const std::byte>`. Each is called by a thread of the library, and what it throws ends
+     * the sort and is thrown here. */
+    template <class Read, class Write>
+        requires std::is_invocable_r_v<std::size_t, Read &, std::span<std::byte>>
+    std::string sort_streams(Read read, Write write, dp_sort_options options = {}) const {
+        std::string report;
+        options.size = sizeof options;
+        options.report = detail::take_text;
+        options.report_user = &report;
+        detail::hand_over(&read);
+        detail::hand_over(&write);
+        auto outcome = dp_sort_streams(
+            handle_,
+            [](void *user, void *into, std::size_t capacity, std::size_t *len) {
+                detail::take_over(user);
+                return detail::guarded([&] {
+                    *len = (*static_cast<Read *>(user))(std::span(static_cast<std::byte *>(into), capacity));
+                });
+            },
+            &read,
+            [](void *user, const void *bytes, std::size_t len) {
+                detail::take_over(user);
+                return detail::guarded(
+                    [&] { (*static_cast<Write *>(user))(std::span(static_cast<const std::byte *>(bytes), len)); });
+            },
+            &write, &options);
+        check(outcome);
+        return report;
+    }
+
   private:
     pipe connect(const place &source, const place &target, const constraints *demands) const {
         dp_pipe made;
@@ -1205,6 +1237,13 @@ struct device_function {
     std::function<std::size_t(std::span<const std::byte> input, std::span<std::byte> output, const char *arguments)> work;
 };
 
+/* A body of devices of this program: it works with the ends of its channels until these end. The ends are
+ * the device's, which closes them. */
+struct device_body {
+    std::string name;
+    std::function<void(std::vector<receiver> &inlets, std::vector<sender> &outlets, const char *arguments)> run;
+};
+
 /* A view of a memory of the controller's. Other parties may change the bytes, so they are copied. */
 class endpoint : public detail::owned<dp_endpoint, dp_endpoint_close> {
   public:
@@ -1238,13 +1277,18 @@ class fabric : public detail::owned<dp_fabric, dp_fabric_close> {
 
     /* Call it first in `main`. A value is the exit code of a process that was a controller or a
      * device. */
-    static std::optional<int> enter(std::span<const device_function> functions = {}) {
+    static std::optional<int> enter(
+        std::span<const device_function> functions = {}, std::span<const device_body> bodies = {}) {
         std::vector<dp_device_function> known;
         for (const auto &function : functions) {
             known.push_back({function.name.c_str(), work, const_cast<device_function *>(&function)});
         }
+        std::vector<dp_device_body> known_bodies;
+        for (const auto &body : bodies) {
+            known_bodies.push_back({body.name.c_str(), run, const_cast<device_body *>(&body)});
+        }
         std::int32_t code = -1;
-        check(dp_fabric_enter(known.data(), known.size(), &code));
+        check(dp_fabric_enter_with(known.data(), known.size(), known_bodies.data(), known_bodies.size(), &code));
         return code < 0 ? std::nullopt : std::optional<int>(code);
     }
 
@@ -1333,6 +1377,22 @@ class fabric : public detail::owned<dp_fabric, dp_fabric_close> {
             const auto &function = *static_cast<const device_function *>(user);
             std::span<const std::byte> from(static_cast<const std::byte *>(input), input_len);
             *output_len = function.work(from, {static_cast<std::byte *>(output), capacity}, arguments);
+        });
+    }
+    static dp_error run(
+        void *user, const char *arguments, const dp_receiver *inlets, std::size_t inlet_count, const dp_sender *outlets,
+        std::size_t outlet_count) {
+        return detail::guarded([&] {
+            // The objects close the ends; the device finds them closed then.
+            std::vector<datapipes::receiver> from;
+            std::vector<datapipes::sender> to;
+            for (std::size_t i = 0; i < inlet_count; i++) {
+                from.emplace_back(inlets[i]);
+            }
+            for (std::size_t i = 0; i < outlet_count; i++) {
+                to.emplace_back(outlets[i]);
+            }
+            static_cast<const device_body *>(user)->run(from, to, arguments);
         });
     }
 };

@@ -17,6 +17,7 @@ use datapipes::{Error, ErrorKind, Result};
 
 use crate::arguments::{self, Field, Options, fields};
 use crate::channel::{dp_channel_shape, dp_receiver, dp_sender, keep_receiver, keep_sender, patience_of, trust_of};
+use crate::device_body::{self, dp_device_body};
 use crate::door::enter;
 use crate::error::dp_error;
 use crate::handles::{Kind, Table};
@@ -195,10 +196,27 @@ pub unsafe extern "C" fn dp_fabric_enter(
     count: usize,
     code: *mut i32,
 ) -> dp_error {
+    // SAFETY: the header says what the pointers are.
+    unsafe { dp_fabric_enter_with(functions, count, std::ptr::null(), 0, code) }
+}
+
+/// As `dp_fabric_enter`, with bodies that devices may be told to have.
+///
+/// Errors: as `dp_fabric_enter`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dp_fabric_enter_with(
+    functions: *const dp_device_function,
+    count: usize,
+    bodies: *const dp_device_body,
+    body_count: usize,
+    code: *mut i32,
+) -> dp_error {
     enter(|| {
         arguments::check(code, "code")?;
         // SAFETY: the header says what the pointers are.
-        let given = unsafe { arguments::slice(functions, count, "functions")? };
+        let (given, bodies) = unsafe {
+            (arguments::slice(functions, count, "functions")?, arguments::slice(bodies, body_count, "bodies")?)
+        };
         let mut known = Functions::default();
         for function in given {
             // SAFETY: as above.
@@ -210,6 +228,11 @@ pub unsafe extern "C" fn dp_fabric_enter(
                 let arguments = CString::new(arguments::json(arguments)?).map_err(wrong)?;
                 Ok(Box::new(OfC { work, user, arguments }))
             });
+        }
+        for body in bodies {
+            // SAFETY: as above.
+            let name = unsafe { arguments::text(body.name, "the name of a body")? };
+            known = known.with_body(name, device_body::maker(name, body)?);
         }
         let exit = process::enter(&known).map_or(-1, |exit| i32::from(exit != ExitCode::SUCCESS));
         // SAFETY: as above.

@@ -41,6 +41,9 @@ struct Slot<T> {
     state: AtomicU64,
     /// The next free slot after this one (its index + 1), while this one is free.
     next: AtomicU32,
+    /// Its own index, which never changes. So a user needs no more than two words, and they stay in
+    /// registers.
+    index: u32,
     object: UnsafeCell<MaybeUninit<T>>,
 }
 
@@ -134,7 +137,6 @@ pub(crate) fn open() -> u64 {
 pub(crate) struct Used<T: 'static> {
     table: &'static Table<T>,
     slot: &'static Slot<T>,
-    index: u32,
 }
 
 impl<T> Table<T> {
@@ -194,12 +196,14 @@ impl<T> Table<T> {
         let mut slots: Vec<Slot<T>> = Vec::new();
         let count = 1usize << (number as u32 + FIRST);
         slots.try_reserve_exact(count).ok()?;
-        for slot in slots.spare_capacity_mut() {
+        let first_index = (1u32 << (number as u32 + FIRST)) - (1 << FIRST);
+        for (index, slot) in (first_index..).zip(slots.spare_capacity_mut()) {
             let slot = slot.as_mut_ptr();
             // SAFETY: the slot lies within the vector's memory. Its object needs no value.
             unsafe {
                 (&raw mut (*slot).state).write(AtomicU64::new((1 << 32) | VACANT));
                 (&raw mut (*slot).next).write(AtomicU32::new(0));
+                (&raw mut (*slot).index).write(index);
             }
         }
         // From here on the memory is the chunk's, for ever.
@@ -239,7 +243,7 @@ impl<T> Table<T> {
         let index = id as u32 ^ self.kind.bits();
         let Some(slot) = self.slot(index) else { return Err(self.unknown(id)) };
         let state = slot.state.fetch_add(1, Ordering::Acquire);
-        let used = Used { table: self, slot, index };
+        let used = Used { table: self, slot };
         if state >> 32 == id >> 32 && state & (CLOSING | VACANT) == 0 { Ok(used) } else { Err(self.unknown(id)) }
     }
 
@@ -268,7 +272,7 @@ impl<T> Table<T> {
 
     /// Drops the object if this user was the last of a handle that is closing.
     #[cold]
-    fn reclaim(&'static self, index: u32, slot: &'static Slot<T>, state: u64) {
+    fn reclaim(&'static self, slot: &'static Slot<T>, state: u64) {
         let next = ((state >> 32).wrapping_add(1) << 32) | VACANT;
         if slot.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return; // One with an old handle looked; it comes here, too.
@@ -282,7 +286,7 @@ impl<T> Table<T> {
             let mut head = self.free.load(Ordering::Relaxed);
             loop {
                 slot.next.store(head as u32, Ordering::Relaxed);
-                let new = ((head >> 32).wrapping_add(1) << 32) | (u64::from(index) + 1);
+                let new = ((head >> 32).wrapping_add(1) << 32) | (u64::from(slot.index) + 1);
                 match self.free.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => break,
                     Err(seen) => head = seen,
@@ -307,7 +311,7 @@ impl<T> Drop for Used<T> {
     fn drop(&mut self) {
         let state = self.slot.state.fetch_sub(1, Ordering::AcqRel) - 1;
         if state & (CLOSING | VACANT | USERS) == CLOSING {
-            self.table.reclaim(self.index, self.slot, state);
+            self.table.reclaim(self.slot, state);
         }
     }
 }

@@ -22,6 +22,7 @@ mod cache;
 mod channel;
 mod checkpoint;
 mod descriptor;
+mod device_body;
 mod device_graph;
 mod door;
 mod endpoint;
@@ -38,12 +39,14 @@ mod report;
 mod runtime;
 mod service;
 mod sort;
+mod sort_streams;
 
 pub use arguments::dp_format;
 pub use cache::*;
 pub use channel::*;
 pub use checkpoint::*;
 pub use descriptor::*;
+pub use device_body::*;
 pub use device_graph::*;
 pub use endpoint::*;
 pub use error::*;
@@ -57,6 +60,7 @@ pub use report::dp_text_told;
 pub use runtime::*;
 pub use service::*;
 pub use sort::*;
+pub use sort_streams::*;
 
 /// The version of the interface: it grows when functions are added, and the first part changes
 /// when programs must be compiled anew. Struct arguments begin with their size, so that they can

@@ -148,8 +148,8 @@ pub struct dp_constraints {
     pub request_bytes: u32,
     /// Not 0: the pipe's requests go before those of others at the device, where the kernel allows.
     pub urgent: u32,
-    /// Not used; 0.
-    pub reserved: u32,
+    /// Not 0: the bytes are in the processor's caches afterwards, as far as they fit.
+    pub fill_processor_cache: u32,
     /// The primitives that are allowed, separated by commas; NULL for all.
     pub only: *const c_char,
     /// The primitives that are not allowed, separated by commas; NULL for none.
@@ -168,7 +168,7 @@ unsafe impl Options for dp_constraints {
         queue_depth,
         request_bytes,
         urgent,
-        reserved,
+        fill_processor_cache,
         only,
         deny,
     });
@@ -190,7 +190,6 @@ unsafe fn names(at: *const c_char, what: &str) -> Result<Vec<String>> {
 pub(crate) unsafe fn constraints_of(at: *const dp_constraints) -> Result<Constraints> {
     // SAFETY: the caller of this function says so.
     let asked = unsafe { arguments::options(at, "constraints")? };
-    arguments::unused(asked.reserved, "constraints")?;
     // SAFETY: as above.
     let (only, deny) = unsafe { (names(asked.only, "only")?, names(asked.deny, "deny")?) };
     let some = |number: u64| (number != 0).then_some(number);
@@ -200,6 +199,7 @@ pub(crate) unsafe fn constraints_of(at: *const dp_constraints) -> Result<Constra
         .require_offload(asked.require_offload != 0)
         .bypass_page_cache(asked.bypass_page_cache != 0)
         .bypass_processor_cache(asked.bypass_processor_cache != 0)
+        .fill_processor_cache(asked.fill_processor_cache != 0)
         .at_least((asked.at_least != 0.0).then_some(asked.at_least))
         .typical_len(some(asked.typical_length))
         .queue_depth((asked.queue_depth != 0).then_some(asked.queue_depth))

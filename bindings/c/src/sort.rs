@@ -1,13 +1,14 @@
 //! The external sort.
 
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use datapipes::sort::text::{KeySpec, Modifiers, TextOptions};
-use datapipes::sort::{Input, MIN_MEMORY, NumberKind, Output, RecordFormat, SortJob, sort, sort_telling};
-use datapipes::{Error, ErrorKind, Result, StagePlace};
+use datapipes::sort::{
+    Input, MIN_MEMORY, NumberKind, Output, RecordFormat, SortJob, SortProgress, SpillCompression, sort, sort_telling,
+};
+use datapipes::{Error, ErrorKind, Machine, Result, StagePlace};
 
 use crate::arguments::{self, Field, Options, fields};
 use crate::door::enter;
@@ -33,8 +34,20 @@ pub enum dp_record_kind {
     DP_F64 = 5,
 }
 
+/// Whether runs that do not fit the memory are compressed.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum dp_spill_compression {
+    /// If that makes the sort faster, as measured while it runs.
+    DP_COMPRESSION_AUTO = 0,
+    /// Always.
+    DP_COMPRESSION_ON = 1,
+    /// Never.
+    DP_COMPRESSION_OFF = 2,
+}
+
 /// How often a function is told how far a sort is.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Is told how far a sort is, about ten times a second and at the end, by the thread that called
 /// `dp_sort`. The sort stops with DP_INTERRUPTED if it returns anything but 0. In a child that it
@@ -86,6 +99,10 @@ pub struct dp_sort_options {
     pub report: dp_text_told,
     /// What `report` is called with.
     pub report_user: *mut c_void,
+    /// A `dp_spill_compression`: whether what does not fit the memory is compressed.
+    pub compression: u32,
+    /// Not used; 0.
+    pub reserved: u32,
 }
 
 // SAFETY: the fields are numbers, pointers, and a function that may be absent.
@@ -110,6 +127,8 @@ unsafe impl Options for dp_sort_options {
         user,
         report,
         report_user,
+        compression,
+        reserved,
     });
 }
 
@@ -172,6 +191,87 @@ unsafe fn format(asked: &dp_sort_options) -> Result<RecordFormat> {
     })
 }
 
+/// What the options of a sort say, checked: all but its inputs and its output.
+pub(crate) struct SortSettings {
+    format: RecordFormat,
+    unique: bool,
+    memory_bytes: u64,
+    threads: usize,
+    spill: Option<Vec<StagePlace>>,
+    compression: SpillCompression,
+}
+
+impl SortSettings {
+    /// # Safety
+    /// The texts are null or end with NUL.
+    pub(crate) unsafe fn of(asked: &dp_sort_options) -> Result<SortSettings> {
+        let invalid = |why: String| Err(Error::new(ErrorKind::InvalidInput, "sort", why));
+        let memory_bytes = asked.memory_bytes;
+        if memory_bytes != 0 && !(MIN_MEMORY..=i64::MAX as u64).contains(&memory_bytes) {
+            return invalid(format!("memory_bytes is {memory_bytes}; a sort uses at least {MIN_MEMORY}"));
+        }
+        let compression = match asked.compression {
+            0 => SpillCompression::Auto,
+            1 => SpillCompression::On,
+            2 => SpillCompression::Off,
+            other => return invalid(format!("compression is {other}, no dp_spill_compression")),
+        };
+        let spill = match asked.spill.is_null() {
+            true => None,
+            // SAFETY: the caller of this function says so.
+            false => Some(StagePlace::parse_list(unsafe { arguments::text(asked.spill, "spill")? })?),
+        };
+        // They may never be used, and then a wrong one would be found out another day.
+        for folder in spill.iter().flatten().filter_map(StagePlace::as_folder) {
+            if !folder.is_dir() {
+                let why = format!("spill: {} is not a folder", folder.display());
+                return Err(Error::new(ErrorKind::NotFound, "sort", why));
+            }
+        }
+        Ok(SortSettings {
+            // SAFETY: as above.
+            format: unsafe { format(asked)? },
+            unique: asked.unique != 0,
+            memory_bytes,
+            threads: asked.threads as usize,
+            spill,
+            compression,
+        })
+    }
+
+    /// Has runs go to the folder for temporary files where no place is named: there is no folder of
+    /// an output.
+    pub(crate) fn spill_somewhere(&mut self) {
+        self.spill.get_or_insert_with(|| vec![StagePlace::folder(std::env::temp_dir())]);
+    }
+
+    pub(crate) fn job(self, machine: &Machine, inputs: Vec<Input>, output: Output) -> SortJob {
+        let mut job = SortJob::between(machine, self.format, inputs, output).unique(self.unique);
+        if self.memory_bytes != 0 {
+            job = job.memory_bytes(self.memory_bytes);
+        }
+        if self.threads != 0 {
+            job = job.threads(self.threads);
+        }
+        if let Some(spill) = self.spill {
+            job = job.spill(spill);
+        }
+        job.compression(self.compression)
+    }
+}
+
+/// Tells how far a sort is; false where it is to stop.
+///
+/// # Safety
+/// The caller gave the function for its argument.
+pub(crate) unsafe fn goes_on(asked: &dp_sort_options, seen: &SortProgress) -> bool {
+    let Some(progress) = asked.progress else { return true };
+    let [total, taken, spilled, written] =
+        [&seen.total, &seen.read, &seen.spilled, &seen.written].map(|counter| counter.load(Relaxed));
+    // SAFETY: the caller of this function says so.
+    unsafe { progress(asked.user, total, taken, spilled, written) == 0 }
+}
+
 /// Sorts `count` files into one, which appears under its name when it is complete. `output` may be
 /// one of the inputs. The report is copied as JSON, as `snprintf` does, if `report` is not NULL;
 /// `*len`, if it is not NULL, becomes its whole length.
@@ -199,50 +299,21 @@ pub unsafe extern "C" fn dp_sort(
         if paths.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "sort", "no inputs"));
         }
-        let memory = asked.memory_bytes;
-        if memory != 0 && !(MIN_MEMORY..=i64::MAX as u64).contains(&memory) {
-            let why = format!("memory_bytes is {memory}; a sort uses at least {MIN_MEMORY}");
-            return Err(Error::new(ErrorKind::InvalidInput, "sort", why));
-        }
+        // SAFETY: as above.
+        let settings = unsafe { SortSettings::of(&asked)? };
         let machine = MACHINES.get(machine.id)?.clone();
         let mut opened = Vec::with_capacity(paths.len());
         for path in paths {
             // SAFETY: as above.
             opened.push(Input::open(unsafe { arguments::path(*path, "inputs")? })?);
         }
-        // SAFETY: as above.
-        let format = unsafe { format(&asked)? };
-        let spill = match asked.spill.is_null() {
-            true => None,
-            // SAFETY: as above.
-            false => Some(StagePlace::parse_list(unsafe { arguments::text(asked.spill, "spill")? })?),
-        };
-        // They may never be used, and then a wrong one would be found out another day.
-        for folder in spill.iter().flatten().filter_map(StagePlace::as_folder) {
-            if !folder.is_dir() {
-                let why = format!("spill: {} is not a folder", folder.display());
-                return Err(Error::new(ErrorKind::NotFound, "sort", why));
-            }
-        }
         // The output comes last: opening a named pipe is seen by its reader.
-        let mut job = SortJob::between(&machine, format, opened, Output::to(output)?).unique(asked.unique != 0);
-        if asked.memory_bytes != 0 {
-            job = job.memory_bytes(asked.memory_bytes);
-        }
-        if asked.threads != 0 {
-            job = job.threads(asked.threads as usize);
-        }
-        if let Some(spill) = spill {
-            job = job.spill(spill);
-        }
+        let job = settings.job(&machine, opened, Output::to(output)?);
         let done = match asked.progress {
             None => sort(&machine, job)?,
-            Some(progress) => sort_telling(&machine, job, PROGRESS_INTERVAL, |p| {
-                let read = |counter: &AtomicU64| counter.load(Relaxed);
-                let (total, taken, spilled, written) =
-                    (read(&p.total), read(&p.read), read(&p.spilled), read(&p.written));
-                // SAFETY: the caller gave the function for this argument.
-                unsafe { progress(asked.user, total, taken, spilled, written) == 0 }
+            Some(_) => sort_telling(&machine, job, PROGRESS_INTERVAL, |seen| {
+                // SAFETY: the caller gave the function for its argument.
+                unsafe { goes_on(&asked, seen) }
             })?,
         };
         let shown = arguments::json(&done)?;

@@ -4,7 +4,8 @@
 
 mod building;
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use building::{Build, Built, C, CPP, SANITIZERS, has, here, holds};
 use datapipes_testkit::{TempFolder, output_of};
@@ -78,10 +79,10 @@ fn channels_and_devices_in_cpp() {
 #[test]
 fn by_clang() {
     if has("clang", "by_clang") && has("clang++", "by_clang") {
-        for source in ["flavors.c", "ends.c", "devices.c"] {
+        for source in ["flavors.c", "ends.c", "devices.c", "conformance.c"] {
             run(&Build { compiler: "clang", ..C }, source);
         }
-        for source in ["objects.cpp", "surface.cpp", "channels.cpp"] {
+        for source in ["objects.cpp", "surface.cpp", "channels.cpp", "conformance.cpp"] {
             run(&Build { compiler: "clang++", ..CPP }, source);
         }
     }
@@ -106,6 +107,17 @@ fn by_clang_under_the_sanitizers() {
     }
     for source in ["objects.cpp", "surface.cpp"] {
         run(&Build { compiler: "clang++", flags: SANITIZERS, ..CPP }, source);
+    }
+}
+
+#[test]
+fn sorts_between_functions() {
+    if has("cc", "sorts_between_functions") {
+        run(&C, "streams.c");
+        run(&Build { flags: SANITIZERS, ..C }, "streams.c");
+    }
+    if has("c++", "sorts_between_functions") {
+        run(&CPP, "streams.cpp");
     }
 }
 
@@ -245,6 +257,26 @@ fn the_programs_of_the_document_run() {
     }
 }
 
+/// The half in C++ of the example `short_transfers`, with few calls.
+#[test]
+fn the_measured_program_measures() {
+    if !has("c++", "the_measured_program_measures") {
+        return;
+    }
+    let built = Built::from(&CPP, here().join("examples/short_transfers.cpp").to_str().unwrap());
+    for (asked, answers) in [("blocking 1000\nruntime 1000\n", Some(2)), ("blocking 1\nother 1\n", None)] {
+        let mut child =
+            built.command().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(asked.as_bytes()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.success(), answers.is_some(), "{ended:?}");
+        let said = String::from_utf8(ended.stdout).unwrap();
+        let costs: Vec<f64> = said.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        assert!(costs.iter().all(|cost| *cost > 0.0 && cost.is_finite()), "{said}");
+        assert_eq!(costs.len(), 2 * answers.unwrap_or(1), "{said}");
+    }
+}
+
 /// Random spans between all places, in all flavors, against a model.
 #[test]
 fn conformance_in_c() {
@@ -253,5 +285,17 @@ fn conformance_in_c() {
         let seed = datapipes_testkit::seed(0x5eed);
         let ran = output_of(built.command().env("SEED", seed.to_string())).unwrap();
         println!("{}", holds("conformance.c", &ran));
+    }
+}
+
+/// The same through the header for C++, whose results are exceptions, functions, coroutines and
+/// futures.
+#[test]
+fn conformance_in_cpp() {
+    if has("c++", "conformance_in_cpp") {
+        let built = Built::from(&CPP, "conformance.cpp");
+        let seed = datapipes_testkit::seed(0x5eed);
+        let ran = output_of(built.command().env("SEED", seed.to_string())).unwrap();
+        println!("{}", holds("conformance.cpp", &ran));
     }
 }

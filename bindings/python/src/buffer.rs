@@ -23,9 +23,10 @@ use datapipes::locks::Mutex;
 use datapipes::memory::{Access, RawLease, Region};
 use datapipes::process::OwningProcess;
 use datapipes::{Dram, MapOptions, Result};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PySlice};
 
 use crate::errors::{attached, detached, invalid};
 use crate::watched;
@@ -242,6 +243,36 @@ impl Buffer {
     /// The same memory, of which only read-only views are given.
     fn toreadonly(&self) -> Buffer {
         Buffer::with(self.home.clone(), Part { readonly: true, ..self.part })
+    }
+
+    /// A copy of the bytes.
+    fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let place = self.place(py)?;
+        let lease = attached(py, || place.lease())?;
+        Ok(PyBytes::new(py, &lease))
+    }
+
+    /// A byte as a number, or a Buffer of the same bytes.
+    fn __getitem__<'py>(&self, py: Python<'py>, which: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let len = self.part.len;
+        if let Ok(slice) = which.cast::<PySlice>() {
+            let of = slice.indices(len.cast_signed())?;
+            if of.step != 1 {
+                return Err(invalid(
+                    py,
+                    "slice",
+                    format!("a step of {}: the bytes of a Buffer lie side by side", of.step),
+                ));
+            }
+            return Ok(Bound::new(py, self.part(py, of.start.cast_unsigned(), of.slicelength)?)?.into_any());
+        }
+        let at: isize = which.extract()?;
+        let at = if at < 0 { at + len.cast_signed() } else { at };
+        let at = usize::try_from(at).ok().filter(|at| *at < len);
+        let at = at.ok_or_else(|| PyIndexError::new_err(format!("a Buffer of {len} bytes")))?;
+        let place = self.place(py)?;
+        let byte = attached(py, || Ok(place.range(at, 1)?.lease()?[0]))?;
+        Ok(byte.into_pyobject(py)?.into_any())
     }
 
     /// `len` bytes at `offset`, which are the same bytes.

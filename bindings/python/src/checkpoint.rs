@@ -33,8 +33,9 @@ pub(crate) fn checkpoint_save(
             // SAFETY: the bytes stay where they are until `buffers` is dropped, after `places` and
             // all that the save made of them: it blocks, and leaves nothing behind. They are only
             // read. That nobody changes them during the call is asked of the caller
-            // (docs/python.md).
-            Some(start) => unsafe { Region::foreign(start, len, Box::new(())) },
+            // (docs/python.md). They may be those of a mapped file that becomes shorter, and memory
+            // that is shared may lose its pages: then the save ends with an error.
+            Some(start) => unsafe { Region::shared(start, len, Box::new(())) },
             None => attached(py, || allocate(0, false))?.memory().region().clone(),
         };
         places.push((name.as_str(), attached(py, || Ok(Dram::over(place.range(0, len)?)))?));

@@ -22,11 +22,17 @@ pub(crate) fn to_py_at(py: Python<'_>, error: &Error, path: Option<&Path>) -> Py
         known.set_item("offset", error.offset())?;
         known.set_item("bytes_done", error.bytes_done())?;
         known.set_item("operation", error.operation())?;
-        known.set_item("advice", error.advice())?;
-        py.import("datapipes._errors")?.getattr("_make")?.call((error.to_string(),), Some(&known))
+        known.set_item("advice", error.advice().map(in_python))?;
+        py.import("datapipes._errors")?.getattr("_make")?.call((in_python(&error.to_string()),), Some(&known))
     };
     // Where even that fails (no memory, an interpreter that ends), its own error is told.
     made().map_or_else(|failed| failed, PyErr::from_value)
+}
+
+/// Words of the library, which name settings of a sort as a program in Rust knows them, with the
+/// names of the arguments of Python. (The others have the same name.)
+fn in_python(words: &str) -> String {
+    words.replace("`memory_bytes`", "`memory`")
 }
 
 /// Runs work of the library without the interpreter's lock. A panic, which would be an error of the

@@ -12,8 +12,9 @@ use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::at_once;
 use crate::buffer::{Buffer, allocate};
+use crate::device;
 use crate::errors::{detached_at, invalid, json, to_py_at};
-use crate::foreign::{Bytes, Use};
+use crate::foreign::{Bytes, Place, Use};
 use crate::gguf;
 use crate::header::{self, Tensor, Texts};
 use crate::machine;
@@ -64,14 +65,17 @@ fn read_into(opened: &Opened, offset: u64, target: &Dram, len: u64) -> Result<Mo
 }
 
 /// Writes `len` bytes of memory to the file.
-fn write_from(ssd: &Ssd, offset: u64, source: &Dram, len: u64) -> Result<Moved> {
+fn write_from(ssd: &Ssd, offset: u64, source: &Place, len: u64) -> Result<Moved> {
     let mut moved = Moved::new();
-    if len <= SHORT && short::may_write(ssd) {
+    if let Place::Host(source) = source
+        && len <= SHORT
+        && short::may_write(ssd)
+    {
         short::write(ssd, offset, source)?;
         moved.insert("pwrite", short::counters(len));
         return Ok(moved);
     }
-    let pipe = machine().connect_with(source, ssd, &constraints(len))?;
+    let pipe = machine().connect_with(source.locator(), ssd, &constraints(len))?;
     let result = pipe.transfer(Span { source: 0, target: offset, len });
     note(&mut moved, &pipe);
     result.map(|()| moved)
@@ -262,11 +266,15 @@ impl File {
             return Ok(len as u64);
         }
         let ssd = &opened.ssd;
-        let bytes = Bytes::of(buffer, Use::Write, "read")?;
+        let bytes = Bytes::anywhere(buffer, Use::Write, "read")?;
         let Some(target) = bytes.place() else { return Ok(0) };
         let (len, moved) = detached_at(py, &self.path, || {
-            let len = available(ssd, offset, target.len() as u64)?;
-            Ok((len, read_into(&opened, offset, target, len)?))
+            let len = available(ssd, offset, target.len())?;
+            let moved = match target {
+                Place::Host(target) => read_into(&opened, offset, target, len)?,
+                Place::Device(target) => device::read::read_into(ssd, offset, target, len)?,
+            };
+            Ok((len, moved))
         })?;
         self.add(moved);
         Ok(len)
@@ -294,8 +302,8 @@ impl File {
     fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<u64> {
         let opened = self.writable(py, "write")?;
         let ssd = &opened.ssd;
-        let bytes = Bytes::of(buffer, Use::Read, "write")?;
-        let len = bytes.len() as u64;
+        let bytes = Bytes::anywhere(buffer, Use::Read, "write")?;
+        let len = bytes.len();
         let moved = detached_at(py, &self.path, || match bytes.place() {
             Some(source) => write_from(ssd, offset, source, len),
             None => Ok(Moved::new()),
@@ -337,14 +345,14 @@ impl File {
                 Bound::new(py, Buffer::over(place))?.into_any()
             }
         };
-        let bytes = Bytes::of(&out, Use::Write, "read")?;
-        if bytes.len() as u64 != sum {
+        let bytes = Bytes::anywhere(&out, Use::Write, "read")?;
+        if bytes.len() != sum {
             return Err(invalid(py, "read", format!("ranges of {sum} bytes, and {} bytes to fill", bytes.len())));
         }
         let Some(target) = bytes.place() else { return Ok(out) };
         let moved = detached_at(py, &self.path, || {
             let typical = sum / spans.len().max(1) as u64;
-            let pipe = machine().connect_with(ssd, target, &constraints(typical.max(1)))?;
+            let pipe = machine().connect_with(ssd, target.locator(), &constraints(typical.max(1)))?;
             let mut moved = Moved::new();
             let result = pipe.transfer_all(&spans);
             note(&mut moved, &pipe);
@@ -361,7 +369,7 @@ impl File {
         if let Some(len) = at_once::read(py, &opened, offset, buffer)? {
             return Ok(Pending::done_at_once(len as u64, &opened));
         }
-        let bytes = Bytes::of(buffer, Use::Write, "read")?;
+        let bytes = Bytes::anywhere(buffer, Use::Write, "read")?;
         pending::start(py, &opened, offset, bytes, None)
     }
 
@@ -377,7 +385,7 @@ impl File {
     #[pyo3(signature = (buffer, offset, notifier))]
     fn _start(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64, notifier: &Notifier) -> PyResult<Pending> {
         let opened = self.opened(py, "read")?;
-        let bytes = Bytes::of(buffer, Use::Write, "read")?;
+        let bytes = Bytes::anywhere(buffer, Use::Write, "read")?;
         pending::start(py, &opened, offset, bytes, Some(notifier))
     }
 

@@ -1,19 +1,20 @@
-//! Memory of Python objects as places of the library.
+//! Memory of Python objects as places of the library, on the processor's side or on a device.
 //!
 //! ```text
-//! object --View (pinned until dropped)--> Foreign --Region::shared--> pipe, ring, jobs
+//! object --Kept (pinned until dropped)--> Foreign --Region::shared--> pipe, ring, jobs
+//!                                            |     (Hbm::foreign)
 //!                                            |            |
 //!                                            |            +-- its keeper sets `gone` on drop
-//!                                            +-- dropped: the view, too, if `gone`; else kept
+//!                                            +-- dropped: what is kept, too, if `gone`; else later
 //! ```
 //!
 //! A child of `fork` has copies of the objects, which no transfer of the parent touches. So there a
 //! view is dropped whatever the region is referred to by.
 //!
-//! Unsafe code: a region over the bytes of a buffer. The bytes stay valid because the view is
-//! dropped only when the region's keeper was dropped. The region is a *shared* one: other code of
-//! the program may access the bytes meanwhile, as Python code can, so no references to them are
-//! made.
+//! Unsafe code: a region over the bytes of a buffer, and memory of a device over those of a tensor.
+//! The bytes stay valid because the view is dropped only when the region's keeper was dropped. The
+//! region is a *shared* one: other code of the program may access the bytes meanwhile, as Python
+//! code can, so no references to them are made.
 #![allow(unsafe_code)]
 
 use std::mem::forget;
@@ -21,16 +22,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use datapipes::Dram;
+use datapipes::gpu::Hbm;
 use datapipes::locks::{Condvar, Mutex};
 use datapipes::memory::Region;
 use datapipes::process::OwningProcess;
+use datapipes::{Dram, Locator, Result};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
+use crate::device::hbm::DeviceMemory;
+use crate::device::tensor::{self, Tensor};
 use crate::errors::{attached, detached, invalid};
-use crate::view::View;
 pub(crate) use crate::view::{Use, bytes_of as raw};
+use crate::view::{View, has_buffer};
 
 /// How long the end of a transfer waits for the runtime's thread to let go of its bytes, which is
 /// the next that the thread does. After that, a later call lets go of them.
@@ -107,10 +111,51 @@ pub(crate) fn sweep(_: Python<'_>) {
     drop(free);
 }
 
+/// Memory that a transfer reads or writes.
+#[derive(Clone)]
+pub(crate) enum Place {
+    /// Of the processor.
+    Host(Dram),
+    /// Of a GPU.
+    Device(Hbm),
+}
+
+impl Place {
+    pub(crate) fn locator(&self) -> &(dyn Locator + Sync) {
+        match self {
+            Place::Host(dram) => dram,
+            Place::Device(hbm) => hbm,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Place::Host(dram) => dram.len() as u64,
+            Place::Device(hbm) => hbm.len(),
+        }
+    }
+
+    /// The first bytes of it.
+    pub(crate) fn first(&self, len: u64) -> Result<Place> {
+        match self {
+            // What is no longer than the memory fits in it.
+            Place::Host(dram) => dram.range(0, usize::try_from(len).unwrap_or(usize::MAX)).map(Place::Host),
+            Place::Device(hbm) => hbm.slice(0..len).map(Place::Device),
+        }
+    }
+}
+
+/// What keeps the bytes of an object where they are. It is held, not looked at.
+#[allow(dead_code)]
+enum Kept {
+    View(View),
+    Tensor(Tensor),
+}
+
 /// The bytes of a Python object. It is dropped with the interpreter's lock.
 struct Foreign {
-    dram: Option<Dram>,
-    view: Option<View>,
+    place: Option<Place>,
+    kept: Option<Kept>,
     gone: Arc<Gone>,
     owner: OwningProcess,
 }
@@ -125,13 +170,13 @@ impl Foreign {
 impl Drop for Foreign {
     fn drop(&mut self) {
         match self.owner.is_here() {
-            true => drop(self.dram.take()),
+            true => drop(self.place.take()),
             // What refers to it is the parent's.
-            false => forget(self.dram.take()),
+            false => forget(self.place.take()),
         }
-        if self.view.is_some() && !self.is_free() {
-            let (view, gone) = (self.view.take(), self.gone.clone());
-            KEPT.lock().push(Foreign { dram: None, view, gone, owner: self.owner });
+        if self.kept.is_some() && !self.is_free() {
+            let (kept, gone) = (self.kept.take(), self.gone.clone());
+            KEPT.lock().push(Foreign { place: None, kept, gone, owner: self.owner });
             leave();
         }
     }
@@ -140,13 +185,14 @@ impl Drop for Foreign {
 /// Memory that a transfer reads or writes. It is made and dropped with the interpreter's lock.
 pub(crate) struct Bytes {
     /// `None` for no bytes.
-    dram: Option<Dram>,
-    len: usize,
+    place: Option<Place>,
+    len: u64,
     foreign: Option<Foreign>,
 }
 
 impl Bytes {
-    /// The bytes of a [`Buffer`], of an object with the buffer protocol, or of one with DLPack.
+    /// The bytes of a [`Buffer`], of an object with the buffer protocol, or of one with DLPack, in the
+    /// processor's memory.
     pub(crate) fn of(object: &Bound<'_, PyAny>, purpose: Use, operation: &'static str) -> PyResult<Bytes> {
         let py = object.py();
         if let Ok(buffer) = object.cast::<Buffer>() {
@@ -154,13 +200,13 @@ impl Bytes {
             if purpose == Use::Write && buffer.is_readonly() {
                 return Err(invalid(py, operation, "the buffer is read-only"));
             }
-            let len = buffer.len();
-            let dram = if len > 0 { Some(buffer.place(py)?) } else { None };
-            return Ok(Bytes { dram, len, foreign: None });
+            let len = buffer.len() as u64;
+            let place = if len > 0 { Some(Place::Host(buffer.place(py)?)) } else { None };
+            return Ok(Bytes { place, len, foreign: None });
         }
         let view = raw(object, purpose, operation)?;
         let len = view.len();
-        let Some(start) = view.start() else { return Ok(Bytes { dram: None, len: 0, foreign: None }) };
+        let Some(start) = view.start() else { return Ok(Bytes { place: None, len: 0, foreign: None }) };
         let gone = Arc::new(Gone::default());
         // SAFETY: an exporter keeps the bytes of a buffer where they are until the view is dropped,
         // and `Foreign` drops it after the keeper. For writing, it was checked that the buffer is
@@ -168,26 +214,66 @@ impl Bytes {
         let region = unsafe { Region::shared(start, len, Box::new(Keeper(gone.clone()))) };
         let dram = attached(py, || Ok(Dram::over(region.range(0, len)?)));
         drop(region);
-        let dram = dram?;
-        let foreign = Foreign { dram: Some(dram.clone()), view: Some(view), gone, owner: OwningProcess::here() };
-        Ok(Bytes { dram: Some(dram), len, foreign: Some(foreign) })
+        Ok(Bytes::foreign(Place::Host(dram?), Kept::View(view), gone))
+    }
+
+    /// As [`of`](Self::of); the bytes may also be those of a GPU: an `Hbm`, a tensor, an array.
+    pub(crate) fn anywhere(object: &Bound<'_, PyAny>, purpose: Use, operation: &'static str) -> PyResult<Bytes> {
+        let py = object.py();
+        if let Ok(memory) = object.cast::<DeviceMemory>() {
+            let hbm = memory.get().place(py)?;
+            let len = hbm.len();
+            return Ok(Bytes { place: (len > 0).then_some(Place::Device(hbm)), len, foreign: None });
+        }
+        if has_buffer(object) {
+            match Bytes::of(object, purpose, operation) {
+                Err(_) if tensor::is_on_device(object)? => {}
+                other => return other,
+            }
+        } else if !tensor::is_on_device(object)? {
+            return Bytes::of(object, purpose, operation);
+        }
+        let tensor = Tensor::of(object, purpose, operation)?;
+        if tensor.len == 0 {
+            return Ok(Bytes { place: None, len: 0, foreign: None });
+        }
+        let gone = Arc::new(Gone::default());
+        // SAFETY: the tensor's owner keeps the bytes until it is dropped, and `Foreign` drops it after
+        // the keeper. For writing, it was checked that they are not read-only; for reading, the place
+        // is only used as a source.
+        let hbm = unsafe { tensor.place(py, Box::new(Keeper(gone.clone()))) }?;
+        Ok(Bytes::foreign(Place::Device(hbm), Kept::Tensor(tensor), gone))
+    }
+
+    fn foreign(place: Place, kept: Kept, gone: Arc<Gone>) -> Bytes {
+        let (len, owner) = (place.len(), OwningProcess::here());
+        let foreign = Foreign { place: Some(place.clone()), kept: Some(kept), gone, owner };
+        Bytes { place: Some(place), len, foreign: Some(foreign) }
     }
 
     /// The place; `None` for no bytes.
-    pub(crate) fn place(&self) -> Option<&Dram> {
-        self.dram.as_ref()
+    pub(crate) fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The place in the processor's memory; `None` for no bytes there.
+    pub(crate) fn host(&self) -> Option<&Dram> {
+        match &self.place {
+            Some(Place::Host(dram)) => Some(dram),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Lets go of the bytes of a transfer that is done, so that their owner may resize them. The
     /// runtime's thread may still be about to let go of them.
     pub(crate) fn end(mut self, py: Python<'_>) {
-        drop(self.dram.take());
+        drop(self.place.take());
         let Some(foreign) = &mut self.foreign else { return };
-        drop(foreign.dram.take());
+        drop(foreign.place.take());
         if !foreign.is_free() {
             let gone = &foreign.gone;
             let _ = detached(py, || {
@@ -199,7 +285,7 @@ impl Bytes {
 
     /// Lets go of the bytes of a transfer of the parent, in a child of `fork`.
     pub(crate) fn forsake(mut self) {
-        forget(self.dram.take());
+        forget(self.place.take());
         // Its drop does the rest.
         drop(self.foreign.take());
     }
@@ -208,6 +294,6 @@ impl Bytes {
 impl Drop for Bytes {
     fn drop(&mut self) {
         // Before the object's own reference, which is the last.
-        drop(self.dram.take());
+        drop(self.place.take());
     }
 }

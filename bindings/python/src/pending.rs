@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 use datapipes::locks::{Condvar, Mutex};
 use datapipes::process::OwningProcess;
-use datapipes::{ConnectOptions, Constraints, Dram, Error, ErrorKind, Runtime, RuntimePipe, Span};
+use datapipes::{ConnectOptions, Constraints, Error, ErrorKind, Runtime, RuntimePipe, Span};
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
 use crate::errors::{attached, detached, detached_at, to_py_at};
-use crate::foreign::{self, Bytes, take_left};
+use crate::foreign::{self, Bytes, Place, take_left};
 use crate::kept::{KeptPipes, Staged};
 use crate::machine;
 use crate::notifier::{Notifier, Told};
@@ -140,6 +140,8 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 #[derive(Default)]
 struct Outcome {
     result: Option<Result<(), Arc<Error>>>,
+    /// Loops that hear of it once it is there.
+    told: Vec<Arc<Told>>,
     /// Threads that wait for it: waking nobody costs a system call, too.
     waiting: usize,
 }
@@ -156,6 +158,20 @@ impl Op {
         if outcome.waiting > 0 {
             self.done.notify_all();
         }
+        let told = std::mem::take(&mut outcome.told);
+        drop(outcome);
+        told.iter().for_each(|told| told.tell(self.number));
+    }
+
+    /// Lets a loop hear of the outcome, now if it is there already.
+    fn tell(&self, told: Arc<Told>) {
+        let mut outcome = self.outcome.lock();
+        if outcome.result.is_none() {
+            outcome.told.push(told);
+            return;
+        }
+        drop(outcome);
+        told.tell(self.number);
     }
 
     /// In a child of `fork` nothing is ever done, and nobody may look.
@@ -255,9 +271,8 @@ pub(crate) fn start(
     let (ssd, target) = (&opened.ssd, bytes.place());
     let (len, rest) = attached(py, || {
         let Some(target) = target else { return Ok((0, None)) };
-        let len = available(ssd, offset, target.len() as u64)?;
-        // What is no longer than the memory fits in it.
-        Ok((len, if len == 0 { None } else { Some(target.range(0, len as usize)?) }))
+        let len = available(ssd, offset, target.len())?;
+        Ok((len, if len == 0 { None } else { Some(target.first(len)?) }))
     })?;
     let op = Op::new();
     match rest {
@@ -269,7 +284,7 @@ pub(crate) fn start(
         None => {
             op.set(Ok(()));
             if let Some(notifier) = notifier {
-                notifier.share(py)?.tell(op.number);
+                op.tell(notifier.share(py)?);
             }
         }
     }
@@ -280,31 +295,29 @@ pub(crate) fn start(
 fn carry_out(
     py: Python<'_>,
     opened: &Opened,
-    (offset, target): (u64, &Dram),
+    (offset, place): (u64, &Place),
     op: &Arc<Op>,
     notifier: Option<&Notifier>,
 ) -> PyResult<Carrier> {
     let tell = notifier.map(|notifier| notifier.share(py)).transpose()?;
-    if let Some(told) = &tell
+    if let (Some(told), Place::Host(target)) = (&tell, place)
         && WatchedPipe::is_for(target)
         && let Some(watched) = watched_pipe(py, opened, told)?
         && attached(py, || watched.start(offset, target, op))?
     {
         return Ok(Carrier::Watched(watched));
     }
-    let (sink, id) = (op.clone(), op.number);
-    let finish = move |result: datapipes::Result<()>| {
-        sink.set(result);
-        if let Some(tell) = tell {
-            tell.tell(id);
-        }
-    };
+    if let Some(tell) = tell {
+        op.tell(tell);
+    }
+    let sink = op.clone();
+    let finish = move |result: datapipes::Result<()>| sink.set(result);
     let runtime = runtime(py)?;
-    let (ssd, len) = (&opened.ssd, target.len() as u64);
-    let Some(size) = KeptPipes::size_for(len) else {
+    let (ssd, len) = (&opened.ssd, place.len());
+    let (Some(size), Place::Host(target)) = (KeptPipes::size_for(len), place) else {
         return detached_at(py, &opened.path, || {
             let options = ConnectOptions::default().constraints(Constraints::default().typical_len(len));
-            let pipe = runtime.connect_with(ssd, target, &options)?;
+            let pipe = runtime.connect_with(ssd, place.locator(), &options)?;
             pipe.transfer(Span { source: offset, target: 0, len })?.on_done(finish);
             Ok(Carrier::Own(pipe))
         });
@@ -381,6 +394,20 @@ impl Pending {
             Err(error) if error.is_instance_of::<PyTimeoutError>(py) && !self.done() => Err(error),
             Err(error) => Ok(Some(error.into_value(py).into_bound(py).into_any())),
         }
+    }
+
+    /// Waits for it in an event loop: by the loop's descriptor, without a thread that polls. Several
+    /// tasks may wait for one transfer; one that is cancelled leaves it to the others.
+    fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let awaited = slf.py().import("datapipes._aio")?.call_method1("awaited", (slf,))?;
+        awaited.call_method0("__await__")
+    }
+
+    /// Lets a notifier hear of it, now if it is done already.
+    fn _tell(&self, py: Python<'_>, notifier: &Notifier) -> PyResult<()> {
+        attached(py, || self.op.owner.check("wait"))?;
+        self.op.tell(notifier.share(py)?);
+        Ok(())
     }
 
     /// By this number a notifier names it.

@@ -5,14 +5,16 @@ use datapipes::{Constraints, Locator, Pipe, Span};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
+use crate::device::hbm::DeviceMemory;
 use crate::errors::{attached, detached, invalid, json};
 use crate::file::File;
+use crate::foreign::Place;
 use crate::machine;
 
 /// Up to this many bytes a copy between memories is shorter than letting other threads run.
 const SHORT_COPY: u64 = 4 << 10;
 
-/// A pipe between two places, which are Files or Buffers. `datapipes.connect` makes it.
+/// A pipe between two places, which are Files, Buffers or Hbm. `datapipes.connect` makes it.
 ///
 /// It keeps both places: an open file, the memory. Several threads may use it.
 #[pyclass(frozen, subclass, weakref, module = "datapipes", name = "Pipe")]
@@ -20,37 +22,46 @@ pub(crate) struct PyPipe {
     pipe: Pipe,
     /// Bytes of each place that is memory.
     lens: [Option<u64>; 2],
+    /// Whether both are memory of the processor.
+    is_copy: bool,
     owner: OwningProcess,
 }
 
-enum Place {
+enum End {
     File(datapipes::Ssd),
-    Memory(datapipes::Dram),
+    Memory(Place),
 }
 
-impl Place {
-    fn of(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Place> {
+impl End {
+    fn of(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<End> {
         if let Ok(file) = object.cast::<File>() {
-            return Ok(Place::File(file.get().opened(py, "connect")?.ssd.clone()));
+            return Ok(End::File(file.get().opened(py, "connect")?.ssd.clone()));
         }
         if let Ok(buffer) = object.cast::<Buffer>() {
-            return Ok(Place::Memory(buffer.get().place(py)?));
+            return Ok(End::Memory(Place::Host(buffer.get().place(py)?)));
         }
-        Err(invalid(py, "connect", "a pipe connects Files and Buffers"))
+        if let Ok(memory) = object.cast::<DeviceMemory>() {
+            return Ok(End::Memory(Place::Device(memory.get().place(py)?)));
+        }
+        Err(invalid(py, "connect", "a pipe connects Files, Buffers and Hbm"))
     }
 
     fn locator(&self) -> &(dyn Locator + Sync) {
         match self {
-            Place::File(ssd) => ssd,
-            Place::Memory(dram) => dram,
+            End::File(ssd) => ssd,
+            End::Memory(place) => place.locator(),
         }
     }
 
     fn len(&self) -> Option<u64> {
         match self {
-            Place::File(_) => None,
-            Place::Memory(dram) => Some(dram.len() as u64),
+            End::File(_) => None,
+            End::Memory(place) => Some(place.len()),
         }
+    }
+
+    fn is_host(&self) -> bool {
+        matches!(self, End::Memory(Place::Host(_)))
     }
 }
 
@@ -72,11 +83,12 @@ impl PyPipe {
         if let Ok(target) = target.cast::<File>() {
             target.get().writable(py, "connect")?;
         }
-        let (source, target) = (Place::of(py, source)?, Place::of(py, target)?);
+        let (source, target) = (End::of(py, source)?, End::of(py, target)?);
         let mut constraints = Constraints::default();
         constraints.typical_len = typical_len;
         let pipe = detached(py, || machine().connect_with(source.locator(), target.locator(), &constraints))?;
-        Ok(PyPipe { pipe, lens: [source.len(), target.len()], owner: OwningProcess::here() })
+        let is_copy = source.is_host() && target.is_host();
+        Ok(PyPipe { pipe, lens: [source.len(), target.len()], is_copy, owner: OwningProcess::here() })
     }
 
     /// Moves `len` bytes from offset `source` of the one place to offset `target` of the other.
@@ -92,8 +104,7 @@ impl PyPipe {
             self.owner.check("transfer")?;
             self.pipe.transfer(Span { source, target, len })
         };
-        let is_copy = self.lens.iter().all(Option::is_some);
-        if is_copy && len <= SHORT_COPY { attached(py, work) } else { detached(py, work) }
+        if self.is_copy && len <= SHORT_COPY { attached(py, work) } else { detached(py, work) }
     }
 
     /// The route, as text and as JSON.

@@ -42,7 +42,11 @@ impl RowReader {
             let most = usize::try_from(len.saturating_mul(2).saturating_add(MIN_ROOM)).unwrap_or(usize::MAX);
             Ok((FineGrained::over(&ssd, CacheOptions::new(machine()).budget(budget.min(most)))?, len))
         })?;
-        let rows = len.saturating_sub(first) / row as u64;
+        let payload = len.checked_sub(first).ok_or_else(|| {
+            let context = format!("{}: rows from {first} on, of {len} bytes", path.display());
+            crate::errors::to_py_at(py, &Error::new(ErrorKind::OutOfRange, "open", context), Some(&path))
+        })?;
+        let rows = payload / row as u64;
         Ok(RowReader { cache, path, row, first, rows })
     }
 

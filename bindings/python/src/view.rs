@@ -10,6 +10,7 @@ use pyo3::exceptions::{PyBufferError, PyOSError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::device::tensor::is_on_device;
 use crate::errors::invalid;
 
 /// What is done with the bytes.
@@ -82,12 +83,29 @@ impl Drop for View {
     }
 }
 
+/// Whether an object has the buffer protocol.
+pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the interpreter's lock is held, and the object is alive.
+    unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
+}
+
 /// The bytes of an object with the buffer protocol or DLPack: whole, in C order, writable where
 /// they are to be written, and no references to objects.
 pub(crate) fn bytes_of(object: &Bound<'_, PyAny>, purpose: Use, operation: &'static str) -> PyResult<View> {
-    // SAFETY: the interpreter's lock is held, and the object is alive.
-    let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
-    if !has_buffer && object.hasattr("__dlpack__")? {
+    let on_device = || {
+        let why = "the bytes are on a GPU, and this call takes those of the processor's memory";
+        Err(invalid(object.py(), operation, why))
+    };
+    if has_buffer(object) {
+        return match buffer_of(object, purpose, operation) {
+            Err(_) if is_on_device(object)? => on_device(),
+            other => other,
+        };
+    }
+    if is_on_device(object)? {
+        return on_device();
+    }
+    if object.hasattr("__dlpack__")? {
         let array = object.py().import("numpy")?.getattr("from_dlpack")?.call1((object,))?;
         return buffer_of(&array, purpose, operation);
     }

@@ -598,3 +598,21 @@ def test_names_and_iterators(folder):
         next(stream)
     (folder / "table").write_bytes(bytes(4000))
     assert "10 float32, 100 of them" in repr(dp.rows(folder / "table", "float32", 10, cache="2M"))
+
+
+def test_a_subinterpreter_is_refused_and_keeps_nobody_from_ending():
+    program = """
+import sys
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+made = interpreters.create()
+code = "try:\\n import datapipes\\nexcept ImportError as why:\\n print(why)"
+interpreters.run_string(made, code) if hasattr(interpreters, "run_string") else interpreters.exec(made, code)
+import datapipes
+print("here", datapipes.Buffer(3))
+"""
+    said = run(program)
+    # From 3.12 on, CPython refuses it with words of its own.
+    assert "does not support" in said and "subinterpreters" in said and "here <datapipes.Buffer of 3 bytes>" in said, said

@@ -78,6 +78,25 @@ def test_a_full_disk_is_told_of_short_writes(folder):
     assert done.stdout == "27 1000 1000\n", done.stdout + done.stderr
 
 
+def test_what_cannot_be_written_leaves_no_folder(folder):
+    program = """
+import resource, signal, sys, datapipes as dp, numpy as np
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+for make in (dp.checkpoint.save, lambda name, _: dp.Log(name)):
+    try:
+        make(sys.argv[1] + "/new/deep", {"a": np.zeros(5000)})
+    except dp.Error as error:
+        print(error.errno)
+resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+dp.Log(sys.argv[1] + "/log").close()
+"""
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "27\n27\n", done.stdout + done.stderr
+    assert os.listdir(folder) == ["log"]
+
+
 def test_caches_hear_of_short_writes(folder):
     table = np.arange(1000 * 4, dtype="<f4").reshape(1000, 4)
     (folder / "table").write_bytes(table.tobytes())

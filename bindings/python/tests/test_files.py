@@ -286,6 +286,24 @@ def test_parts_and_lengths():
             dp.Buffer(length)
 
 
+def test_a_buffer_has_bytes_and_slices():
+    buffer = dp.Buffer(10)
+    memoryview(buffer)[:] = bytes(range(10))
+    assert buffer.tobytes() == bytes(range(10)) and list(buffer) == list(range(10))
+    assert (buffer[0], buffer[-1], buffer[np.int64(3)]) == (0, 9, 3)
+    part = buffer[2:-2]
+    assert isinstance(part, dp.Buffer) and part.address == buffer.address + 2 and part.tobytes() == bytes(range(2, 8))
+    memoryview(part)[:2] = b"ab"
+    assert buffer.tobytes()[2:4] == b"ab" and buffer[5:5].tobytes() == b"" and len(buffer[:]) == 10
+    for at in (10, -11):
+        with pytest.raises(IndexError):
+            buffer[at]
+    with pytest.raises(dp.InvalidInput):
+        buffer[::2]
+    with pytest.raises(TypeError):
+        buffer["x"]
+
+
 def test_futures(file, pattern):
     expected = pattern(3 * MIB + 17)
     targets = [(bytearray(100_000), i * 50_001) for i in range(32)]
@@ -358,6 +376,49 @@ def test_asyncio_cancelled(file):
         return under_way
 
     assert any(asyncio.run(cancel()) for _ in range(500))
+
+
+def test_a_pending_transfer_is_awaited(file, pattern):
+    expected = pattern(3 * MIB + 17)
+
+    async def wait(pending):
+        return await pending
+
+    async def one(round):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        target = bytearray(3 * MIB)
+        pending = file.pread(target, 5)
+        tasks = [asyncio.ensure_future(wait(pending)) for _ in range(3)]
+        await asyncio.sleep(0)
+        # One task that gives up leaves the transfer to the others.
+        was_cancelled = not tasks[1].done() and tasks[1].cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert ends[0] == ends[2] == 3 * MIB
+        assert isinstance(ends[1], asyncio.CancelledError) if was_cancelled else ends[1] == 3 * MIB
+        assert target == expected[5 : 5 + 3 * MIB]
+        assert await pending == 3 * MIB == pending.result()  # As often as one likes.
+        return was_cancelled
+
+    async def many():
+        return [await one(round) for round in range(100)]
+
+    assert any(asyncio.run(many()))
+
+
+def test_the_error_of_a_transfer_comes_to_all_who_await_it(folder):
+    path = folder / "short"
+    path.write_bytes(bytes(8 * MIB))
+    with dp.open(path) as file:
+
+        async def read():
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            pending = file.pread(bytearray(8 * MIB))
+            os.truncate(path, 4096)
+            return await asyncio.gather(*(asyncio.wait_for(pending, 60) for _ in range(2)), return_exceptions=True)
+
+        ends = asyncio.run(read())
+        if ends[0] != 8 * MIB:  # It was not read before the file became shorter.
+            assert all(isinstance(end, dp.EndOfFile) for end in ends), ends
 
 
 def test_many_threads_use_one_file(file, pattern):

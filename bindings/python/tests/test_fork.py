@@ -206,3 +206,43 @@ print(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("7\n", "", 0)
     assert (np.fromfile(folder / "out", np.uint64) == np.sort(numbers)).all()
+
+
+def test_pipes_and_readers_of_logs_stay_the_parents(folder, path, pattern):
+    buffer = dp.Buffer(4096)
+    with dp.open(path) as file, dp.Log(folder / "log") as log:
+        log.append_durable(b"one")
+        pipe, reader = dp.connect(file, buffer), dp.read_log(folder / "log")
+
+        def child():
+            with pytest.raises(dp.Forked):
+                pipe.transfer(0, 0, 64)
+            with pytest.raises(dp.Forked):
+                next(reader)
+
+        in_child(child)
+        pipe.transfer(0, 0, 64)
+        assert next(reader) == (1, b"one")
+    assert buffer.tobytes()[:64] == pattern(4 * MIB)[:64]
+
+
+def test_loaded_arrays_and_streams_go_on_in_the_child(folder):
+    arrays = [np.arange(500_000, dtype=np.float64) + at for at in range(3)]
+    paths = [folder / f"{at}.npy" for at in range(3)]
+    for one, array in zip(paths, arrays, strict=True):
+        np.save(one, array)
+    loaded = dp.load_file(paths[0], mapped=False)
+    stream = dp.stream(paths)
+    first = next(stream)[1]
+
+    def rest():
+        return [found for _, found in iter(lambda: next(stream, None), None)]
+
+    def child():
+        assert np.array_equal(loaded["array"], arrays[0]) and np.array_equal(first, arrays[0])
+        assert "bytes" in str(loaded.report())
+        # Each of both reads what is left of its own.
+        assert [np.array_equal(a, b) for a, b in zip(arrays[1:], rest(), strict=True)] == [True, True]
+
+    in_child(child)
+    assert [np.array_equal(a, b) for a, b in zip(arrays[1:], rest(), strict=True)] == [True, True]

@@ -88,3 +88,14 @@ def test_a_file_is_a_file_of_python(files, pattern):
         assert list(lines) == ["one\n", "two\n"]
     fs.rm(f"{folder}/new")
     assert not fs.exists(f"{folder}/new")
+
+
+def test_a_compressed_file_is_opened_by_position_too(folder):
+    import gzip
+
+    (folder / "a.gz").write_bytes(gzip.compress(b"words"))
+    system = DatapipesFileSystem()
+    with system.open(str(folder / "a.gz"), "rb", None, None, "gzip") as file:
+        assert file.read() == b"words"
+    with system.open(str(folder / "a.gz"), compression="infer") as file:
+        assert file.read() == b"words"

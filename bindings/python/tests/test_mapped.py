@@ -92,6 +92,20 @@ def test_a_child_has_the_pages_too(model):
     assert found["layer.0"][0, 0] == 7
 
 
+def test_a_checkpoint_of_pages_that_are_gone_is_an_error(model, folder):
+    path, _ = model
+    store = folder / "checkpoints"
+    found = dp.load_file(path, mapped=True)
+    others = np.memmap(path, np.uint8, "r", 4096, (1 << 20,))
+    dp.checkpoint.save(store, {"x": found["layer.3"], "y": others})
+    os.truncate(path, 0)
+    for arrays in ({"x": found["layer.3"]}, {"y": others}):
+        with pytest.raises(dp.Error) as raised:
+            dp.checkpoint.save(store, arrays)
+        assert raised.value.kind == "Device", raised.value
+    assert [(one.number, one.damage) for one in dp.checkpoint.list(store)] == [(1, None)]
+
+
 def test_small_files_and_numbers_that_are_not_aligned(folder):
     arrays = {"x": np.arange(100, dtype=np.float32)}
     path = folder / "small.safetensors"

@@ -262,6 +262,25 @@ def test_rows(folder):
     assert np.array_equal(pickle.loads(pickle.dumps(rows))[[5]], table[[5]])
 
 
+def test_a_table_is_closed_and_read_whole(folder):
+    table = np.arange(2_000, dtype=np.float32).reshape(500, 4)
+    table.tofile(folder / "table")
+    with dp.rows(folder / "table", "float32", 4, cache="4M") as rows:
+        assert np.array_equal(np.asarray(rows), table) and np.asarray(rows, np.int64).dtype == np.int64
+        assert not rows.closed
+    assert rows.closed and "closed" in repr(rows)
+    for use in (lambda: rows[[0]], lambda: len(rows), rows.metrics):
+        with pytest.raises(dp.InvalidInput, match="closed"):
+            use()
+    rows.close()
+    # A table that cannot be there is no empty table.
+    assert len(dp.rows(folder / "table", "float32", 4, offset=8_000)) == 0
+    with pytest.raises(dp.OutOfRange, match="8001"):
+        dp.rows(folder / "table", "float32", 4, offset=8_001)
+    with pytest.raises(dp.InvalidInput, match="dtype"):
+        dp.rows(folder / "table", None, 4)
+
+
 def test_rows_see_what_is_written(folder):
     (folder / "t").write_bytes(np.arange(1000, dtype=np.int64).tobytes())
     rows = dp.rows(folder / "t", "i8", 1, cache="4M")
@@ -290,6 +309,39 @@ def test_sort(folder):
     (folder / "records").write_bytes(b"xxb" b"xya" b"zza")
     dp.sort(folder / "records", folder / "out", format="records", record=(3, 2, 1))
     assert (folder / "out").read_bytes() in (b"xyazzaxxb", b"zzaxyaxxb")
+
+
+def test_a_sort_has_places_threads_and_compression_and_its_advice_names_them(folder):
+    numbers = np.random.default_rng(5).integers(0, 1 << 60, 3_000_000, np.uint64)
+    numbers.tofile(folder / "in")
+    (folder / "spill").mkdir()
+    for spill in ([folder / "spill"], str(folder / "spill")):
+        report = dp.sort(
+            folder / "in", folder / "out", format="u64", memory="16M", spill=spill, threads=1, compression=True
+        )
+        assert (np.fromfile(folder / "out", np.uint64) == np.sort(numbers)).all()
+        assert report.to_dict()["threads"] == 1
+        assert str(folder / "spill") in str(report.to_dict()["spill"])
+    for wrong in ({"spill": [folder / "none"]}, {"spill": "none"}, {"threads": 0}):
+        with pytest.raises((dp.NotFound, dp.InvalidInput)):
+            dp.sort(folder / "in", folder / "new", format="u64", **wrong)
+    assert not (folder / "new").exists()
+    # A record may be longer than the memory.
+    (folder / "long").write_bytes(b"y" + b"x" * ((60 << 20) - 1))
+    dp.sort(folder / "long", folder / "new", format="records", record=(30 << 20, 0, 10), memory="16M")
+    assert (folder / "new").read_bytes() == b"x" * (30 << 20) + b"y" + b"x" * ((30 << 20) - 1)
+    (folder / "new").unlink()
+    # A line may be longer than the memory.
+    (folder / "long").write_bytes(b"x" * (30 << 20) + b"\na\n")
+    report = dp.sort(folder / "long", folder / "new", memory="16M", spill=[folder / "spill"])
+    assert (folder / "new").read_bytes() == b"a\n" + b"x" * (30 << 20) + b"\n"
+    assert report.to_dict()["long_lines"] == 1
+
+
+def test_a_folder_is_no_input_of_a_sort(folder):
+    with pytest.raises(dp.InvalidInput) as told:
+        dp.sort(folder, folder / "out")
+    assert isinstance(told.value, IsADirectoryError)
 
 
 def test_sort_refuses_and_stops(folder):
@@ -378,3 +430,25 @@ except KeyboardInterrupt:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
     assert os.listdir(folder) == ["in"]
+
+
+def test_a_name_that_no_text_has_is_refused(folder):
+    with pytest.raises(dp.InvalidInput):
+        dp.checkpoint.save(folder / "store", {"\udc80": np.zeros(3)})
+    assert not (folder / "store").exists()
+
+
+def test_npy_of_version_3(folder):
+    array = np.zeros(3, np.dtype([("\u5b57", "<i4"), ("b", "<f8")]))
+    array["\u5b57"] = [1, 2, 3]
+    with pytest.warns(UserWarning, match="3.0"):
+        np.save(folder / "a.npy", array)
+    assert (folder / "a.npy").read_bytes()[6:8] == b"\x03\x00"
+    loaded = dp.load_npy(folder / "a.npy")
+    assert loaded.dtype == array.dtype and np.array_equal(loaded, array)
+    # What is no header of it.
+    whole = (folder / "a.npy").read_bytes()
+    for bad in (whole[:9], whole[:40], whole[:12] + b"\xff" + whole[13:], whole[:12] + b"(" * 60_000):
+        (folder / "b.npy").write_bytes(bad)
+        with pytest.raises(dp.Corrupt):
+            dp.load_npy(folder / "b.npy")

@@ -138,7 +138,7 @@ HOSTILE = {
     "one name twice": (
         b"\x80\x02}(" + text("a") + b"}" + text("b") + b"K\x01s" + text("a.b") + b"K\x02u.",
         {},
-        dp.Corrupt,
+        dp.Unsupported,
     ),
 }
 
@@ -152,6 +152,22 @@ def test_a_hostile_description_runs_nothing(write, case, monkeypatch, folder):
         dp.load_file(path)
     assert raised.value.operation == "load"
     assert not (folder / "pwned").exists()
+
+
+def test_each_value_has_a_name_of_its_own(write):
+    storages = {"0": FLOATS[:1].tobytes(), "1": FLOATS[5:6].tobytes()}
+    one, two = (tensor(key, "FloatStorage", 1, 0, (1,), (1,)) for key in "01")
+    for items in ([("", one), ("array", two)], [("array", two), ("", one)]):
+        found = dp.load_file(write(saved(items), storages))
+        assert sorted(found) == ["", "array"] and found[""][0] == 0 and found["array"][0] == 5
+    assert list(dp.load_file(write(b"\x80\x02" + one + b".", storages))) == ["array"]
+    # A tuple that two others share, as the groups of an optimizer share one, and a type of numbers.
+    pair = b"(K\x01K\x02tq\x00"
+    shared = b"\x80\x02}(" + text("a") + pair + text("b") + b"h\x00" + text("kind") + name("torch.float16") + b"u."
+    found = dp.load_file(write(shared, {}))
+    assert found.metadata == {"a.0": 1, "a.1": 2, "b.0": 1, "b.1": 2, "kind": "torch.float16"}
+    with pytest.raises(dp.Unsupported, match="no tensor"):
+        dp.load_file(write(b"\x80\x02}" + text("x") + storage("0", "FloatStorage", 1) + b"s.", storages))
 
 
 def test_archives_that_are_none(write, folder):

@@ -48,6 +48,18 @@ def rows(path: str) -> npt.NDArray[np.float32]:
     return table[np.array([1, 2, 3])]
 
 
+def devices(path: str) -> int:
+    memory = dp.Hbm("cuda:0", 4096)
+    with dp.open(path) as file, memory[:64].lease() as lease:
+        count: int = file.readinto(memory) + file.write(memory.part(0, 64)) + lease.pointer
+        dp.connect(file, memory).transfer(len=64)
+        dp.connect(memory, dp.Buffer(4096)).transfer()
+    out: dp.Hbm = dp.rows(path, "float32", 16, device="cuda:0").gather([1], out=memory)
+    tensors = dp.load_file(path, device="cuda:0")
+    print([gpu["name"] for gpu in dp.gpus()], tensors, dp.stream([path], device=0), dp.explain(path, out))
+    return count
+
+
 def pipes(path: str) -> dict[str, object]:
     with dp.open(path) as file:
         pipe: dp.Pipe = dp.connect(file, dp.Buffer(4096), typical_len=64)
@@ -67,9 +79,19 @@ def logs(folder: str) -> list[bytes]:
 def main() -> None:
     try:
         print(dp.sort("in", "out", format="u64", memory="2G", progress=lambda *counts: None))
+        taken: list[bytes] = []
+        dp.sort((line for line in (b"b", b"a")), taken.append)
     except dp.NoSpace as error:
         print(error.kind, error.errno, error.offset, error.bytes_done)
     dp.checkpoint.save("folder", {"a": np.zeros(3)}, keep=2)
     print([entry.number for entry in dp.checkpoint.list("folder")], dp.checkpoint.restore("folder")["a"])
     print(dp.explain("ssd:/data/x", "dram:1G"), dp.machine())
     asyncio.run(serve("in"))
+
+
+def cluster(paths: list[str]) -> dict[str, object]:
+    import datapipes.ray
+
+    report = datapipes.ray.sort(paths, "sorted", keys=["2,2n"], memory_per_task="1G", parallelism=8)
+    datapipes.ray.sort("x", pathlib.Path("y"), records=(100, 0, 10), progress=lambda *now: print(now))
+    return report.to_dict()

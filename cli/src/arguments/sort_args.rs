@@ -26,6 +26,7 @@ use datapipes_sort::text::{BufferSize, KeySpec, TextOptions, TextOrder, quote};
 use datapipes_sort::{SortMethod, SpillCompression};
 
 use crate::arguments::quoting;
+use crate::system::side_files::SideFileArgument;
 
 /// The kind of records in the input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +85,8 @@ pub(crate) struct Parsed {
     /// Compresses spilled runs, and with `-d` decompresses them.
     pub(crate) compress_program: Option<OsString>,
     pub(crate) compression: SpillCompression,
+    /// The list of names, where it was one.
+    pub(crate) files0_from: Option<OsString>,
     /// The file with the salt of a random order. Without one, the system provides the salt.
     pub(crate) random_source: Option<OsString>,
     /// Show what of each line is compared, and warn of what is probably not meant.
@@ -93,9 +96,9 @@ pub(crate) struct Parsed {
     pub(crate) progress: Option<bool>,
     pub(crate) report: bool,
     /// The file for a page about the sort.
-    pub(crate) report_html: Option<OsString>,
+    pub(crate) report_html: Option<SideFileArgument>,
     /// The file for metrics.
-    pub(crate) metrics: Option<OsString>,
+    pub(crate) metrics: Option<SideFileArgument>,
     pub(crate) explain: bool,
     /// To be shown once on stderr: the environment asks for another order than that of bytes.
     pub(crate) collation_note: Option<String>,
@@ -148,8 +151,8 @@ pub(crate) struct SortArgs {
     json: bool,
     progress: Option<bool>,
     report: bool,
-    report_html: Option<OsString>,
-    metrics: Option<OsString>,
+    report_html: Option<SideFileArgument>,
+    metrics: Option<SideFileArgument>,
     explain: bool,
     /// --help or --version: nothing behind it counts.
     stop: Option<Action>,
@@ -350,7 +353,7 @@ impl SortArgs {
             "no-progress" => self.progress = Some(false),
             "report" => self.report = true,
             "report-html" => only(&mut self.report_html, given.to_vec(), "multiple report files specified")?,
-            "metrics" => self.metrics = value.map(OsString::from_vec),
+            "metrics" => self.metrics = value.map(|name| OsString::from_vec(name).into()),
             "explain" => self.explain = true,
             "spill-order" => {
                 let given = find_word(given, "--spill-order", &SPILL_WORDS)?;
@@ -410,6 +413,16 @@ impl SortArgs {
             if self.output.is_some() {
                 return Err(trouble(format!("options '-{check}o' are incompatible")));
             }
+            // Of a check there is no report.
+            let of_a_sort = [
+                (self.report_html.is_some(), "report-html"),
+                (self.report, "report"),
+                (self.json, "json"),
+                (self.explain, "explain"),
+            ];
+            if let Some((_, option)) = of_a_sort.iter().find(|(given, _)| *given) {
+                return Err(trouble(format!("options '-{check}' and '--{option}' are incompatible")));
+            }
         }
         if self.inputs.is_empty() {
             self.inputs.push("-".into());
@@ -435,6 +448,7 @@ impl SortArgs {
             batch_size: self.batch_size,
             compress_program: self.compress_program,
             compression: self.compression,
+            files0_from: self.files0_from,
             random_source: self.random_source,
             debug: self.debug,
             json: self.json,
@@ -468,8 +482,12 @@ impl SortArgs {
 }
 
 /// Keeps an argument that may be repeated and must not change.
-fn only(kept: &mut Option<OsString>, argument: Vec<u8>, otherwise: &str) -> Result<(), UsageError> {
-    let argument = OsString::from_vec(argument);
+fn only<T: From<OsString> + PartialEq>(
+    kept: &mut Option<T>,
+    argument: Vec<u8>,
+    otherwise: &str,
+) -> Result<(), UsageError> {
+    let argument = OsString::from_vec(argument).into();
     match kept {
         Some(other) if *other != argument => Err(trouble(otherwise)),
         _ => {

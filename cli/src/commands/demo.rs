@@ -25,10 +25,11 @@ use crate::any_locator::AnyLocator;
 use crate::arguments::ending::Ending;
 use crate::arguments::units;
 use crate::arguments::units::parse_size;
-use crate::outcome::{CommandStatus, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json, shown_path, with_names};
 use crate::progress::{self, State};
-use crate::report::options::ReportArgs;
+use crate::report::options::{PageFile, ReportArgs};
 use crate::system::files::WorkFolder;
+use crate::system::side_files::{CommandPlaces, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 use outcome::Outcome;
 use steps::Steps;
@@ -72,6 +73,8 @@ pub(crate) struct Args {
 const RECORD_BYTES: u64 = 100;
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    // It works in a folder of its own, which nobody can name before.
+    let page = args.report_page.take(&mut SideFiles::beside(CommandPlaces::of("demo")))?;
     signals::catch(WaitsFor::Places);
     signals::undo_says("the demo's files were removed");
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -82,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         return Err(Error::new(ErrorKind::InvalidInput, "demo", why).with_advice("give at least that"));
     }
     check_space(&parent, args)?;
-    let page_file = args.report_page.open()?;
+    let page_file = PageFile::open(page)?;
     let folder = WorkFolder::under(&parent, "dpipe-demo", args.keep)?;
     let (outcome, sort_page) = act(folder.path(), args, memory)?;
     if args.json {
@@ -90,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     } else {
         print(&table::verdict(&outcome))?;
         if args.keep {
-            print(&format!("the files are in {}\n", folder.path().display()))?;
+            print(&format!("the files are in {}\n", shown_path(folder.path())))?;
         }
     }
     if let Some(file) = page_file {
@@ -101,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 
 /// Also returns the page of the sort, if one is wanted.
 fn act(dir: &Path, args: &Args, memory: u64) -> Result<(Outcome, Option<HtmlPage>)> {
-    let say = |text: String| if args.json { Ok(()) } else { print(&text) };
+    let say = |text: String| if args.json { Ok(()) } else { print(&with_names(text, [dir])) };
     let steps = Steps::new(dir, memory)?;
     let (input, sorted, peer) = (dir.join("input"), dir.join("sorted"), dir.join("sorted-by-system"));
 

@@ -1,5 +1,6 @@
 //! `dpipe model`: hardware that is not here, in virtual time, beside what its papers published.
 
+mod cloudsort;
 mod dca;
 mod ddio;
 mod llc_options;
@@ -30,6 +31,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Model {
+    /// Model a sort of many terabytes on a cluster, beside the published record
+    Cloudsort(cloudsort::Args),
     /// Model a DMA engine that writes to persistent memory through the cache, beside the published
     /// write amplification
     Dca(dca::Args),
@@ -48,6 +51,7 @@ enum Model {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.model {
+        Model::Cloudsort(args) => cloudsort::run(args),
         Model::Dca(args) => dca::run(args),
         Model::Ddio(args) => ddio::run(args),
         Model::Pipette(args) => pipette::run(args),

@@ -6,6 +6,7 @@ mod disorder;
 pub(crate) mod help;
 mod locale;
 mod names;
+mod objects;
 mod page;
 mod places;
 mod random;
@@ -27,13 +28,17 @@ use datapipes_sort::{
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
 use crate::metrics_file::{CommandMetrics, told};
+use crate::objects::refuse;
 use crate::offering;
-use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
+use crate::outcome::{
+    CommandStatus, exit_code_in_words, json, note, print, print_as_it_is, print_error, print_error_as_it_is, with_names,
+};
 use crate::progress::{self, State};
+use crate::remote_memory;
 use crate::report::options::PageFile;
 use crate::report::recorder::record;
 use crate::system::afterwards::close_afterwards;
-use crate::system::side_files::keep_apart;
+use crate::system::side_files::{SideFile, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 
 /// Sorts as the arguments say; they are those behind the word `sort`.
@@ -45,29 +50,33 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::from(error.exit_code);
         }
     };
-    let outcome = prepare(&mut parsed).and_then(|()| apart(&parsed)).and_then(|()| match parsed.action {
-        Action::Help => print(help::TEXT).map(|()| CommandStatus::Good),
-        Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| CommandStatus::Good),
-        Action::Check { quiet } => {
-            told(file_of_metrics(&parsed), "sort", |metrics| metrics.during(Vec::new, || check::run(&parsed, quiet)))
-        }
-        Action::Sort | Action::Merge => {
-            told(file_of_metrics(&parsed), "sort", |metrics| sort(&parsed, metrics).map(|()| CommandStatus::Good))
-        }
-    });
+    let outcome = refuse_objects(&parsed).and_then(|()| prepare(&mut parsed)).and_then(|()| act(&parsed));
     exit_code_in_words("sort", outcome, |error| words::words(error, &places::folders(&parsed)))
 }
 
-/// Refuses files of options that are inputs or the output, before anything is written.
-fn apart(parsed: &Parsed) -> Result<()> {
-    let names = parsed.inputs.iter().chain(&parsed.output).filter(|name| *name != "-");
-    let places: Vec<&Path> = names.map(Path::new).collect();
-    let page = ("--report-html", parsed.report_html.as_deref().map(Path::new));
-    keep_apart(&[("--metrics", file_of_metrics(parsed)), page], &places)
+fn act(parsed: &Parsed) -> Result<CommandStatus> {
+    let mut side_files = SideFiles::beside(places::all(parsed));
+    let metrics = side_files.take("--metrics", parsed.metrics.as_ref())?;
+    let page = side_files.take("--report-html", parsed.report_html.as_ref())?;
+    match parsed.action {
+        Action::Help => print(help::TEXT).map(|()| CommandStatus::Good),
+        Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| CommandStatus::Good),
+        Action::Check { quiet } => {
+            told(metrics.as_ref(), "sort", |metrics| metrics.during(Vec::new, || check::run(parsed, quiet)))
+        }
+        Action::Sort | Action::Merge => {
+            told(metrics.as_ref(), "sort", |metrics| sort(parsed, metrics, page).map(|()| CommandStatus::Good))
+        }
+    }
 }
 
-fn file_of_metrics(parsed: &Parsed) -> Option<&Path> {
-    parsed.metrics.as_deref().map(Path::new)
+/// Refuses objects where files are read beside the records, and memory of other processes.
+fn refuse_objects(parsed: &Parsed) -> Result<()> {
+    let files = [&parsed.random_source, &parsed.compress_program];
+    let names: Vec<&str> = files.into_iter().flatten().filter_map(|name| name.to_str()).collect();
+    refuse("sort", &names)?;
+    let places = parsed.inputs.iter().chain(&parsed.temp_dirs).filter_map(|name| name.to_str());
+    remote_memory::refuse("sort", &places.collect::<Vec<_>>())
 }
 
 /// Prints warnings and reads the salt of a random order, before any input is read.
@@ -89,11 +98,15 @@ fn prepare(parsed: &mut Parsed) -> Result<()> {
     Ok(())
 }
 
-fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>) -> Result<()> {
+fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -> Result<()> {
     let names = names::to_sort(parsed)?;
-    let output = places::output(parsed)?;
     let spill = places::spill(parsed)?;
-    let Some((output, begun)) = small(parsed, &names, output)? else { return Ok(()) };
+    let objects = objects::SortObjects::of(parsed, &names)?;
+    let (mut output, mut begun) = (None, None);
+    if !objects.has_output() {
+        let Some((its, read)) = small(parsed, &names, places::output(parsed)?)? else { return Ok(()) };
+        (output, begun) = (Some(its), read);
+    }
     let machine = datapipes::discover();
     let memory_bytes = places::memory_bytes(&machine, parsed)?;
     allow_many_files();
@@ -102,18 +115,25 @@ fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>) -> Result<()> {
     }
     let inputs = match begun {
         Some(begun) => vec![begun],
-        None => names.iter().map(|name| Input::deferred(Path::new(name))).collect::<Result<Vec<_>>>()?,
+        None => objects.inputs(&names)?,
+    };
+    let threads = places::threads(&machine, parsed, memory_bytes);
+    let output = match output {
+        Some(output) => output,
+        None => objects.output(&inputs, threads)?,
     };
     let streams = inputs.iter().any(Input::may_block)
         || matches!(output, Output::Stream { .. })
         || parsed.compress_program.is_some();
-    let page_file = parsed.report_html.as_ref().map(|path| PageFile::open(Path::new(path))).transpose()?;
+    let page_file = PageFile::open(page)?;
     let mut ways = Vec::new();
     if parsed.explain || page_file.is_some() {
         ways = routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)?;
     }
     if parsed.explain {
-        ways.iter().for_each(|way| print_error(&way.to_string()));
+        let folders = places::folders(parsed);
+        let names = || folders.iter().map(PathBuf::as_path);
+        ways.iter().for_each(|way| print_error(&with_names(way.to_string(), names())));
         print_error(routes::compression(parsed.compression, parsed.compress_program.is_some()));
     }
     let (annotator, output) = match parsed.debug {
@@ -131,7 +151,8 @@ fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>) -> Result<()> {
         .spill(spill)
         .spill_order(parsed.spill_order)
         .method(parsed.method)
-        .threads(places::threads(&machine, parsed, memory_bytes))
+        .threads(parsed.parallel.map(|_| threads))
+        .max_threads(threads)
         .unique(parsed.options.unique)
         .compress_program(parsed.compress_program.as_ref().map(PathBuf::from))
         .compression(parsed.compression)
@@ -242,10 +263,11 @@ fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {
     if parsed.json {
         let text = json(report)? + "\n";
         // The standard output is free only where the records go elsewhere.
-        if parsed.output.is_some() { print(&text)? } else { print_error(&text) }
+        if parsed.output.is_some() { print_as_it_is(&text)? } else { print_error_as_it_is(&text) }
     }
     if parsed.report {
-        print_error(&report.to_string());
+        let folders = places::folders(parsed);
+        print_error(&with_names(report.to_string(), folders.iter().map(PathBuf::as_path)));
     }
     Ok(())
 }

@@ -18,10 +18,10 @@ mod job;
 mod run;
 mod steps;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use datapipes::offer;
 use datapipes::topology::Topology;
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_cpu::Calibration;
@@ -32,9 +32,9 @@ use serde::Serialize;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::metrics_file::{CommandMetrics, told};
-use crate::outcome::{CommandStatus, json, print, print_error};
-use crate::report::options::ReportArgs;
-use crate::system::side_files::keep_apart;
+use crate::outcome::{CommandStatus, json, print, print_as_it_is, print_error, print_error_as_it_is, shown_path};
+use crate::report::options::{PageFile, ReportArgs};
+use crate::system::side_files::{CommandPlaces, SideFile, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 use crate::table::save;
 use ends::origin::Origin;
@@ -143,12 +143,12 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the data channels under each placement that ran, as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
     /// seconds and at the end
-    #[arg(long, value_name = "FILE")]
-    metrics: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    metrics: Option<SideFileArgument>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -205,24 +205,27 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
-    let mut places = Vec::new();
-    if let Origin::File(path) = &args.from {
-        places.push(path.as_path());
-    }
-    if let Target::File(path) = &args.output {
-        places.push(path.as_path());
-    }
-    let metrics = ("--metrics", args.metrics.as_deref());
-    keep_apart(&[metrics, ("--plot", args.plot.as_deref()), args.report_page.side_file()], &places)?;
-    told(args.metrics.as_deref(), "stream", |metrics| run_told(args, metrics))
+    let from = if let Origin::File(path) = &args.from { Some(path) } else { None };
+    let to = if let Target::File(path) = &args.output { Some(path) } else { None };
+    let mut side_files = SideFiles::beside(CommandPlaces::of("stream").files(from).files(to));
+    let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
+    let asked =
+        Asked { plot: side_files.take("--plot", args.plot.as_ref())?, page: args.report_page.take(&mut side_files)? };
+    told(metrics.as_ref(), "stream", |metrics| run_told(args, metrics, asked))
 }
 
-fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
+/// The files to be made of how it went.
+struct Asked {
+    plot: Option<SideFile>,
+    page: Option<SideFile>,
+}
+
+fn run_told(args: &Args, metrics: &CommandMetrics<'_>, asked: Asked) -> Result<CommandStatus> {
     let mut job = job(args)?;
-    let page_file = args.report_page.open()?;
+    let page_file = PageFile::open(asked.page)?;
     signals::catch(WaitsFor::Places);
     signals::undo_says(match &args.output {
-        Target::File(path) => format!("{} is as it was before", path.display()),
+        Target::File(path) => format!("{} is as it was before", shown_path(path)),
         Target::Output => "what is on the standard output is not all".to_owned(),
     });
     signals::keep_children();
@@ -231,18 +234,18 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> 
     if job.verifies {
         job.due = replay::replay(&job)?;
     }
-    let mut runs = Vec::new();
+    let (mut runs, mut counted) = (Vec::new(), Vec::new());
     for placement in args.placement.placements() {
         signals::check("stream")?;
-        let run = metrics.during(Vec::new, || one::run(&job, placement))?;
+        let run = one::run(&job, placement, metrics, &counted)?;
         if !args.json {
             say(&job.to, &table::run(&job, &run))?;
         }
+        counted.extend(run.samples.iter().cloned());
         runs.push(run);
-        metrics.keep(runs.iter().flat_map(Run::samples).collect());
     }
-    if let Some(path) = &args.plot {
-        save(path, &picture::svg(&runs))?;
+    if let Some(file) = &asked.plot {
+        save(file, &picture::svg(&runs))?;
     }
     if let Some(file) = page_file {
         file.write(&page::page(&job, &runs))?;
@@ -261,7 +264,11 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> 
             runs,
             verified,
         };
-        say(&args.output, &(json(&outcome)? + "\n"))?;
+        let text = json(&outcome)? + "\n";
+        match &args.output {
+            Target::File(_) => print_as_it_is(&text)?,
+            Target::Output => print_error_as_it_is(&text),
+        }
     } else if runs.len() > 1 {
         say(&job.to, &table::comparison(&runs))?;
     }
@@ -318,6 +325,7 @@ fn job(args: &Args) -> Result<Job> {
         quiet: args.json && args.output == Target::Output,
         verifies: !args.no_verify,
         records: args.report_page.report_html.is_some(),
+        measures: args.metrics.is_some() || offer::is_allowed(),
         due: None,
     })
 }

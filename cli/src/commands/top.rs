@@ -5,7 +5,7 @@
 //! | `words`, `figures` | what is shown of pages that others wrote |
 //! | `look` | what was seen at a moment |
 //! | `sources` | the pages that processes offer, and the service's status |
-//! | `rows` | two looks at a process become rows with rates |
+//! | `rows` | two pages of a process become rows with rates |
 //! | `keys` | what the terminal sends for keys |
 //! | `view_state` | order, filter, pause: what keys change |
 //! | `draw` | the state as a picture of characters |
@@ -59,8 +59,8 @@ pub(crate) struct Args {
     #[arg(long)]
     once: bool,
     /// Print JSON, with --once: rows (pid, program, kind, name, class, bytes_per_second,
-    /// per_second, queue, share, p50_ns, p99_ns, hit_ratio, credits_used, credits, age_seconds),
-    /// troubles
+    /// per_second, queue, queue_bytes, share, p50_ns, p99_ns, hit_ratio, credits_used, credits,
+    /// age_seconds), troubles
     #[arg(long, requires = "once")]
     json: bool,
     /// Seconds between two looks
@@ -70,6 +70,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WORDS", default_value = "")]
     filter: String,
 }
+
+/// The longest that one look waits for pages that are due.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.05..=3600.0).contains(s));
@@ -94,6 +97,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         return Err(Error::new(ErrorKind::Unsupported, "top", why).with_advice("use --once, perhaps with --json"));
     }
     let mut state = ViewState::new(&args.filter);
+    // Another process may stop this one, too: the terminal is given back before.
+    signals::catch_stop();
     let mut screen = Screen::open()?;
     let outcome = live(args, &mut sources, &mut state, &mut screen);
     drop(screen);
@@ -107,18 +112,34 @@ fn once(args: &Args, sources: &mut Sources) -> Result<()> {
         signals::check("top")?;
         std::thread::sleep(left.min(Duration::from_millis(50)));
     }
-    let now = sources.look();
-    let all = rows(&before, &now);
+    let mut now = sources.look();
+    // A short interval may end before a page is written again, which then has no rate.
+    let end = Instant::now() + MAX_WAIT;
+    loop {
+        let wait = now.until_written_again(&before);
+        if wait.is_zero() || Instant::now() >= end {
+            break;
+        }
+        signals::check("top")?;
+        std::thread::sleep(wait.clamp(Duration::from_millis(5), Duration::from_millis(50)));
+        now = sources.look();
+    }
+    now.follow(&before);
+    let all = rows(&now);
     let mut state = ViewState::new(&args.filter);
     state.set(all, now.troubles.clone());
     let shown = state.shown();
     if args.json {
         return print_json(&Outcome { rows: shown, troubles: &now.troubles });
     }
-    let mut table = Table::default();
-    table.row(draw::COLUMNS.map(|column| column.0));
-    shown.iter().for_each(|row| table.row(draw::cells(row)));
-    print(&table.text(0))?;
+    if shown.is_empty() {
+        print(&format!("{}\n", draw::words_of_none(state.all())))?;
+    } else {
+        let mut table = Table::default();
+        table.row(draw::COLUMNS.map(|column| column.0));
+        shown.iter().for_each(|row| table.row(draw::cells_of_one_look(row)));
+        print(&table.text(0))?;
+    }
     now.troubles.iter().try_for_each(|trouble| print(&format!("{}: {}\n", trouble.place, trouble.why)))
 }
 
@@ -130,11 +151,14 @@ fn live(args: &Args, sources: &mut Sources, state: &mut ViewState, screen: &mut 
     loop {
         signals::check("top")?;
         if Instant::now() >= due {
-            let now = sources.look();
+            let mut now = sources.look();
+            if let Some(before) = &before {
+                now.follow(before);
+            }
             // The first look has no rates, so a second one follows soon.
             let wait = if before.is_none() { args.interval.min(Duration::from_millis(250)) } else { args.interval };
             if !state.is_paused() {
-                state.set(rows(before.as_ref().unwrap_or(&now), &now), now.troubles.clone());
+                state.set(rows(&now), now.troubles.clone());
                 stale = true;
             }
             before = Some(now);
@@ -151,6 +175,10 @@ fn live(args: &Args, sources: &mut Sources, state: &mut ViewState, screen: &mut 
         }
         // A shell to which this was stopped, and came back, has set up the terminal for itself.
         stale |= screen.take_back()?;
+        if signals::stop_is_asked() {
+            screen.stop()?;
+            stale = true;
+        }
         // A signal, and another size, are noticed between two waits.
         let wait = due.saturating_duration_since(Instant::now()).min(Duration::from_millis(100));
         for key in screen.keys(wait)? {

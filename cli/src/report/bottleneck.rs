@@ -30,6 +30,12 @@ pub(crate) fn percent(part: f64) -> String {
     }
 }
 
+/// The share of a time in which nothing was done, as far as is known. It is no bottleneck.
+pub(crate) const IDLE: &str = "no step had work, at least";
+
+/// The share of a time in which a quota of processor time kept threads off the cores.
+pub(crate) const QUOTA: &str = "the limit on processor time of the control group";
+
 /// The sentence that names the largest share. `done` says what was done, and how fast.
 pub(crate) fn headline(done: &str, shares: &[Share]) -> Headline {
     let Some(largest) = shares.iter().max_by(|a, b| a.part.total_cmp(&b.part)) else {
@@ -41,6 +47,7 @@ pub(crate) fn headline(done: &str, shares: &[Share]) -> Headline {
     let rest: Vec<String> =
         rest.iter().take(3).map(|share| format!("{} {}", share.what, percent(share.part))).collect();
     let verdict = match largest.part >= CLEAR {
+        _ if largest.what == IDLE => format!("No bottleneck: {}, {} of the time", largest.what, percent(largest.part)),
         true => format!("The bottleneck: {}, {} of the time", largest.what, percent(largest.part)),
         false => format!("No clear bottleneck: most was {}, {} of the time", largest.what, percent(largest.part)),
     };
@@ -60,6 +67,8 @@ mod tests {
         let even = [Share::new("a", 0.3), Share::new("b", 0.3), Share::new("c", f64::NAN)];
         assert!(headline("x.", &even).text.contains("No clear bottleneck"), "{}", headline("x.", &even).text);
         assert_eq!(headline("x.", &[]).text, "x.");
+        let idle = headline("x.", &[Share::new(IDLE, 1.0)]).text;
+        assert_eq!(idle, "x. No bottleneck: no step had work, at least, 100% of the time.");
         assert_eq!([percent(0.004), percent(0.0), percent(1.0)], ["less than 1%", "0%", "100%"]);
     }
 }

@@ -1,16 +1,15 @@
 //! The option, and the file of the page.
 
-use std::path::{Path, PathBuf};
-
-use datapipes::{AtomicFile, Error, ErrorKind, FileMode, Result};
+use datapipes::{Error, ErrorKind, Result};
 use datapipes_picture::page::HtmlPage;
 
-use crate::outcome::{harmless, note};
-use crate::system::files::{self, Stream};
+use crate::outcome::{note, shown_path};
+use crate::system::side_files::{SideDraft, SideFile, SideFileArgument, SideFiles};
 use crate::system::signals;
 
-/// The most characters of a name that are shown.
-const MAX_NAME: usize = 4096;
+/// A variable that a command sets for another that it runs, whose page it reads: then nobody is to
+/// be told where that page is.
+pub(crate) const READ_BY_CALLER: &str = "DPIPE_PAGE_IS_READ_BY_CALLER";
 
 /// The option that several commands have.
 #[derive(Debug, Default, clap::Args)]
@@ -19,56 +18,41 @@ pub(crate) struct ReportArgs {
     /// what was verified. It is one file that loads nothing; if its name ends with .json, it has
     /// the same as JSON
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
-    pub(crate) report_html: Option<PathBuf>,
+    pub(crate) report_html: Option<SideFileArgument>,
 }
 
 impl ReportArgs {
-    /// The option with its file, to be kept apart from other files.
-    pub(crate) fn side_file(&self) -> (&'static str, Option<&Path>) {
-        ("--report-html", self.report_html.as_deref())
-    }
-
-    /// Opens the file, before the work that the page is about.
-    pub(crate) fn open(&self) -> Result<Option<PageFile>> {
-        self.report_html.as_deref().map(PageFile::open).transpose()
+    /// Takes the file of the option, if it was given.
+    pub(crate) fn take(&self, side_files: &mut SideFiles) -> Result<Option<SideFile>> {
+        side_files.take("--report-html", self.report_html.as_ref())
     }
 }
 
 /// The file of a page. It gets its name when the page is complete.
 #[derive(Debug)]
-pub(crate) struct PageFile {
-    path: PathBuf,
-    target: PageTarget,
-}
-
-#[derive(Debug)]
-enum PageTarget {
-    Draft(AtomicFile),
-    Stream(Stream),
-}
+pub(crate) struct PageFile(SideDraft);
 
 impl PageFile {
     /// Makes sure that the page can be written, before anything is done.
-    pub(crate) fn open(path: &Path) -> Result<PageFile> {
-        let target = match Stream::open(path)? {
-            Some(stream) => PageTarget::Stream(stream),
-            None => PageTarget::Draft(AtomicFile::replacing(path, FileMode::USUAL)?),
-        };
-        Ok(PageFile { path: path.to_path_buf(), target })
+    pub(crate) fn open(file: Option<SideFile>) -> Result<Option<PageFile>> {
+        file.map(|file| file.begin().map(PageFile)).transpose()
     }
 
     /// Writes the page, and says where it is.
     pub(crate) fn write(self, page: &HtmlPage) -> Result<()> {
-        let json = self.path.extension().is_some_and(|ending| ending == "json");
+        // From here on a signal finds the work done.
+        signals::undo_says("the work is done; of its page nothing is left");
+        let path = self.0.path().to_path_buf();
+        let json = path.extension().is_some_and(|ending| ending == "json");
         let text = if json { as_json(page)? } else { page.html() };
-        match self.target {
-            PageTarget::Draft(draft) => {
-                draft.write(text.as_bytes())?;
-                files::publish(draft, text.len() as u64)?;
-            }
-            PageTarget::Stream(mut stream) => stream.write(text.as_bytes())?,
+        // Whoever reads that this failed is to know that the rest did not.
+        let told = |e: Error| e.within("the work is done, but not its page");
+        self.0.write_text(&text).map_err(told)?;
+        // The demo reads this page, and removes it.
+        if std::env::var_os(READ_BY_CALLER).is_none() {
+            note(&format!("the report is in {}\n", shown_path(&path)));
         }
-        note(&format!("the report is in {}\n", harmless(&self.path.display().to_string(), MAX_NAME)));
+        signals::undo_says("the work is done, and the page about it is complete");
         // A signal that came after the work still ends the program, as its parent expects.
         signals::check("write")
     }

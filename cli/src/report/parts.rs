@@ -1,8 +1,11 @@
 //! Sections and charts that the pages of several commands have.
 
-use datapipes::{Counters, Route};
+use std::collections::BTreeMap;
+
+use datapipes::{Counters, HopReport, Route};
+use datapipes_metrics::ByteRate;
 use datapipes_picture::page::{
-    BarList, HtmlPage, PageBlock, PageSection, PageTable, TimelineChart, TimelineForm, TimelineSeries,
+    BarList, HtmlPage, PageBlock, PageSection, PageTable, TimelineChart, TimelineForm, TimelineSeries, Tone,
 };
 
 use super::bottleneck::{Share, percent};
@@ -19,7 +22,7 @@ pub(crate) fn page(title: &str) -> HtmlPage {
     HtmlPage { title: title.to_owned(), footer, ..HtmlPage::default() }
 }
 
-const MIB: f64 = (1 << 20) as f64;
+pub(crate) const MIB: f64 = (1 << 20) as f64;
 
 /// Rates of sums of bytes, by column and name. Columns in which nothing grew are left out.
 pub(crate) fn rates(
@@ -31,14 +34,14 @@ pub(crate) fn rates(
     let rates: Vec<Vec<f64>> = columns.iter().map(|(column, _)| recording.course.rates(*column)).collect();
     let most = rates.iter().flatten().copied().fold(0.0, f64::max);
     let (unit, scale) = match most {
-        1e8.. => ("GB/s", 1e9),
-        1e5.. => ("MB/s", 1e6),
+        5e8.. => ("GB/s", 1e9),
+        5e5.. => ("MB/s", 1e6),
         _ => ("kB/s", 1e3),
     };
-    let series = columns.iter().zip(&rates).map(|((_, name), rates)| TimelineSeries {
-        name: (*name).to_owned(),
-        values: rates.iter().map(|rate| rate / scale).collect(),
-    });
+    let series = columns
+        .iter()
+        .zip(&rates)
+        .map(|((_, name), rates)| TimelineSeries::new(*name, rates.iter().map(|rate| rate / scale).collect()));
     PageBlock::Timeline(TimelineChart {
         title: title.to_owned(),
         unit: unit.into(),
@@ -62,7 +65,7 @@ pub(crate) fn threads(
 ) -> PageBlock {
     let seconds: Vec<f64> = recording.course.seconds().iter().copied().take_while(|at| *at <= until).collect();
     let mut left: Vec<f64> = vec![count; seconds.len().saturating_sub(1)];
-    let mut series = vec![TimelineSeries { name: rest.to_owned(), values: Vec::new() }];
+    let mut series = vec![TimelineSeries::new(rest, Vec::new())];
     for (column, name) in waits {
         let values: Vec<f64> = recording.course.rates(*column);
         if values.iter().all(|v| *v < 1e-3) {
@@ -74,7 +77,7 @@ pub(crate) fn threads(
             *left -= part;
             part
         });
-        series.push(TimelineSeries { name: (*name).to_owned(), values: values.collect() });
+        series.push(TimelineSeries::new(*name, values.collect()));
     }
     series[0].values = left;
     PageBlock::Timeline(TimelineChart {
@@ -94,9 +97,9 @@ pub(crate) fn process(recording: &Recording, budget: Option<u64>) -> PageSection
     let used: Vec<f64> = recording.course.peaks(recording.memory()).iter().map(|bytes| bytes / MIB).collect();
     let mut series = Vec::new();
     if let Some(budget) = budget {
-        series.push(TimelineSeries { name: "budget".into(), values: vec![budget as f64 / MIB; used.len()] });
+        series.push(TimelineSeries::new("budget", vec![budget as f64 / MIB; used.len()]));
     }
-    series.insert(0, TimelineSeries { name: "in use, without the program's file".into(), values: used });
+    series.insert(0, TimelineSeries::new("in use, without the program's file", used));
     let memory = TimelineChart {
         title: "Memory of the process".into(),
         unit: "MiB".into(),
@@ -104,7 +107,7 @@ pub(crate) fn process(recording: &Recording, budget: Option<u64>) -> PageSection
         series,
         ..TimelineChart::default()
     };
-    let cores = TimelineSeries { name: "cores in use".into(), values: recording.course.rates(recording.cpu()) };
+    let cores = TimelineSeries::new("cores in use", recording.course.rates(recording.cpu()));
     let processor = TimelineChart {
         title: "Processor time of the process".into(),
         unit: "seconds a second: cores in use".into(),
@@ -122,7 +125,12 @@ pub(crate) fn process(recording: &Recording, budget: Option<u64>) -> PageSection
 /// Shares of the time, as bars.
 pub(crate) fn shares(caption: &str, shares: &[Share]) -> PageBlock {
     let bars = shares.iter().map(|share| (share.what.clone(), share.part, percent(share.part)));
-    PageBlock::Bars(BarList { caption: caption.to_owned(), bars: bars.collect() })
+    PageBlock::Bars(BarList { caption: caption.to_owned(), bars: bars.collect(), top: Some(1.0) })
+}
+
+/// What was moved for one purpose, by primitive.
+pub(crate) fn movements(role: &str, hops: &[HopReport]) -> Vec<(String, String, Counters)> {
+    hops.iter().map(|hop| (role.to_owned(), hop.primitive.to_owned(), hop.counters.clone())).collect()
 }
 
 /// Movements by primitive: the bytes as bars, the counters as a table.
@@ -130,7 +138,7 @@ pub(crate) fn primitives(movements: &[(String, String, Counters)]) -> PageSectio
     let bars = movements.iter().map(|(role, primitive, counters)| {
         (format!("{role}: {primitive}"), counters.bytes as f64, units::bytes(counters.bytes))
     });
-    let bars = BarList { caption: "Bytes by primitive".into(), bars: bars.collect() };
+    let bars = BarList { caption: "Bytes by primitive".into(), bars: bars.collect(), top: None };
     let columns =
         ["movement", "primitive", "bytes", "past the page cache", "requests", "bounces", "most at once", "busy"];
     let rows = movements.iter().map(|(role, primitive, c)| {
@@ -182,22 +190,23 @@ pub(crate) fn routes(routes: &[(String, Result<Route, String>)]) -> PageSection 
                 chosen.extend(route.hops.iter().map(|hop| {
                     let q = &hop.quality;
                     let promise = format!(
-                        "{:.2} GB/s, {:.1} us ({})",
-                        q.bytes_per_s / 1e9,
+                        "{}, {:.1} us ({})",
+                        ByteRate(q.bytes_per_s),
                         q.latency_ns / 1e3,
                         if q.measured { "measured" } else { "assumed" }
                     );
                     vec![title.clone(), hop.primitive.to_owned(), promise, hop.why.clone()]
                 }));
                 for r in &route.rejected {
-                    // The planner's words for an offer that holds, and is not the best.
-                    let list = if r.why.starts_with("estimated ") { &mut slower } else { &mut unable };
+                    // Where the planner knows what it would have been like, it was only slower.
+                    let list = if r.quality.is_some() { &mut slower } else { &mut unable };
                     list.push(vec![title.clone(), r.primitive.to_owned(), r.why.clone()]);
                 }
             }
             Err(why) => chosen.push(vec![title.clone(), String::new(), String::new(), why.clone()]),
         }
     }
+    let (chosen, slower, unable) = (counted(chosen), counted(slower), counted(unable));
     let chosen = PageTable {
         caption: "What was chosen, and why".into(),
         columns: ["movement", "primitive", "expected", "because"].map(str::to_owned).into(),
@@ -220,6 +229,24 @@ pub(crate) fn routes(routes: &[(String, Result<Route, String>)]) -> PageSection 
     PageSection { title: "Routes".into(), blocks, ..PageSection::default() }
 }
 
+/// Rows that are equal become one, which says how many they were.
+fn counted(rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    let mut counts: BTreeMap<&[String], usize> = BTreeMap::new();
+    rows.iter().for_each(|row| *counts.entry(row).or_default() += 1);
+    let mut different = Vec::new();
+    for row in &rows {
+        let Some(count) = counts.remove(row.as_slice()) else { continue };
+        let mut row = row.clone();
+        if count > 1
+            && let Some(movement) = row.first_mut()
+        {
+            *movement += &format!(" ({count} of them)");
+        }
+        different.push(row);
+    }
+    different
+}
+
 /// The report that the command prints, as it is.
 pub(crate) fn printed(text: &str) -> PageSection {
     PageSection {
@@ -230,11 +257,29 @@ pub(crate) fn printed(text: &str) -> PageSection {
     }
 }
 
+/// Puts before the headline that a usual primitive was not to be had, if one of the routes says so.
+pub(crate) fn say_fallback<'r>(page: &mut HtmlPage, routes: impl IntoIterator<Item = &'r Route>) {
+    if let Some(why) = routes.into_iter().find_map(fallback) {
+        say_lost(page, &why);
+    }
+}
+
+/// Puts a sentence about something that was not to be had before the headline.
+pub(crate) fn say_lost(page: &mut HtmlPage, sentence: &str) {
+    page.headline.text = format!("{sentence} {}", page.headline.text);
+    if page.headline.tone != Tone::Bad {
+        page.headline.tone = Tone::Warning;
+    }
+}
+
+/// Whether a way was rejected because this system does not let it be used.
+pub(crate) fn is_fallback(why: &str) -> bool {
+    why.starts_with("no io_uring") || why.starts_with("it was offered and could not be opened")
+}
+
 /// The sentence that says that a usual primitive was not to be had, if that is so.
-pub(crate) fn fallback(route: &Route) -> Option<String> {
-    let lost = route.rejected.iter().find(|rejected| {
-        rejected.why.starts_with("no io_uring") || rejected.why.starts_with("it was offered and could not be opened")
-    })?;
+fn fallback(route: &Route) -> Option<String> {
+    let lost = route.rejected.iter().find(|rejected| is_fallback(&rejected.why))?;
     let used: Vec<&str> = route.hops.iter().map(|hop| hop.primitive).collect();
     Some(format!("A fallback was used: {} instead of {}, because {}.", used.join(" and "), lost.primitive, lost.why))
 }

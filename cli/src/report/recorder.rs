@@ -5,8 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use datapipes::locks::Mutex;
 use datapipes::metrics::{Course, CourseColumn};
 
+use super::quota_clock::QuotaClock;
+use super::thread_clock::{QueueClock, ThreadClock};
 use crate::outcome::note;
 use crate::system::child;
 
@@ -14,7 +17,7 @@ use crate::system::child;
 /// than 30 is read less often.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// What was read while a command worked: the columns of the command, and two of the process.
+/// What was read while a command worked: the columns of the command, and five of the process.
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub(crate) course: Course,
@@ -31,6 +34,24 @@ impl Recording {
     /// The column with the processor time of the process, in seconds.
     pub(crate) fn cpu(&self) -> usize {
         self.columns + 1
+    }
+
+    /// The column with the time for which threads of the process had work and waited for a core, in
+    /// seconds, added up over the threads.
+    pub(crate) fn queued(&self) -> usize {
+        self.columns + 2
+    }
+
+    /// The column with the time for which a quota of processor time kept threads off the cores, in
+    /// seconds: of all processes with that quota.
+    pub(crate) fn throttled(&self) -> usize {
+        self.columns + 3
+    }
+
+    /// The column with the time in which nothing of the process ran, although the recording thread
+    /// wanted to, in seconds: it was stopped.
+    pub(crate) fn stopped(&self) -> usize {
+        self.columns + 4
     }
 
     /// The seconds from the first row to the last.
@@ -56,7 +77,8 @@ impl Recording {
 }
 
 /// Does the work. Where columns are given, `read` is asked for their values meanwhile: at the
-/// beginning, again and again, and at the end.
+/// beginning, again and again, and at the end. Sums begin at 0: what precedes the first look
+/// belongs to the work.
 pub(crate) fn record<T>(
     columns: Option<Vec<CourseColumn>>,
     read: impl Fn() -> Vec<f64> + Sync,
@@ -64,28 +86,47 @@ pub(crate) fn record<T>(
 ) -> (T, Option<Recording>) {
     let Some(mut columns) = columns else { return (work(), None) };
     let own = columns.len();
-    columns.extend([CourseColumn::Peak, CourseColumn::Sum]);
+    columns.extend([CourseColumn::Peak, CourseColumn::Sum, CourseColumn::Sum, CourseColumn::Sum, CourseColumn::Sum]);
+    let sums: Vec<bool> = columns.iter().map(|column| *column == CourseColumn::Sum).collect();
     let statm = open_statm();
+    let (queues, quota) = (Mutex::new(QueueClock::default()), QuotaClock::of_this_process());
+    let throttled_before = quota.seconds();
     let started = Instant::now();
-    let look = |course: &mut Course| {
+    let look = |course: &mut Course, stopped: f64, push: &dyn Fn(&mut Course, f64, &[f64])| {
         let mut values = read();
         values.resize(own, 0.0);
-        values.extend([memory_bytes(statm.as_ref()), child::own_cpu_seconds()]);
-        course.push(started.elapsed().as_secs_f64(), &values);
+        values.extend([memory_bytes(statm.as_ref()), child::own_cpu_seconds(), queues.lock().seconds()]);
+        values.extend([quota.seconds() - throttled_before, stopped]);
+        push(course, started.elapsed().as_secs_f64(), &values);
     };
     let mut course = Course::new(columns, EVERY);
-    look(&mut course);
+    look(&mut course, 0.0, &|course, _, values| {
+        let first = values.iter().zip(&sums).take(own).map(|(value, is_sum)| if *is_sum { 0.0 } else { *value });
+        let first: Vec<f64> = first.chain(values.iter().skip(own).copied()).collect();
+        course.push(0.0, &first);
+    });
     let (value, course) = std::thread::scope(|scope| {
         let (finished, end) = channel::<()>();
         let first = course.clone();
         let look = &look;
         let reads = datapipes::threads::spawn_scoped(scope, "record", move || {
             let mut course = first;
-            while end.recv_timeout(course.every()) == Err(RecvTimeoutError::Timeout) {
-                look(&mut course);
+            let mut stops = StopClock::start();
+            let mut due = Instant::now() + course.every();
+            loop {
+                // Short sleeps: of a stop, only what is beyond the end of a sleep is known.
+                let end = end.recv_timeout(StopClock::SLEEP);
+                let stopped = stops.woke();
+                if end != Err(RecvTimeoutError::Timeout) {
+                    look(&mut course, stopped, &Course::push_last);
+                    return course;
+                }
+                if Instant::now() >= due {
+                    look(&mut course, stopped, &Course::push);
+                    due = Instant::now() + course.every();
+                }
+                stops.sleeps();
             }
-            look(&mut course);
-            course
         });
         let value = work();
         drop(finished);
@@ -94,13 +135,51 @@ pub(crate) fn record<T>(
             Ok(thread) => thread.join().unwrap_or(course),
             Err(error) => {
                 note(&format!("dpipe: note: the report has no course of the work: {error}\n"));
-                look(&mut course);
+                look(&mut course, 0.0, &Course::push_last);
                 course
             }
         };
         (value, course)
     });
     (value, Some(Recording { course, columns: own }))
+}
+
+/// Finds out for how long the process was stopped: a thread that wakes too late, and did not wait
+/// for a core.
+struct StopClock {
+    own: ThreadClock,
+    asleep: Instant,
+    /// Seconds in the queue for a core, also under a quota, when it fell asleep.
+    before: f64,
+    stopped: f64,
+}
+
+impl StopClock {
+    /// How long it sleeps at a time.
+    const SLEEP: Duration = Duration::from_millis(10);
+    /// A thread that wakes up less than this too late may have been late by chance. Stops may be
+    /// short and many, as those of `cpulimit`.
+    const LATE: Duration = Duration::from_millis(15);
+
+    fn start() -> StopClock {
+        let own = ThreadClock::of_this_thread();
+        let before = own.read()[1];
+        StopClock { own, asleep: Instant::now(), before, stopped: 0.0 }
+    }
+
+    fn sleeps(&mut self) {
+        (self.asleep, self.before) = (Instant::now(), self.own.read()[1]);
+    }
+
+    /// The seconds so far, now that a sleep is over.
+    fn woke(&mut self) -> f64 {
+        let late = self.asleep.elapsed().saturating_sub(StopClock::SLEEP);
+        if late >= StopClock::LATE {
+            let explained = self.own.read()[1] - self.before;
+            self.stopped += (late.as_secs_f64() - explained).max(0.0);
+        }
+        self.stopped
+    }
 }
 
 fn open_statm() -> Option<OwnedFd> {

@@ -6,12 +6,15 @@
 //! filled before the handler was installed.
 #![allow(unsafe_code)]
 
-use std::sync::OnceLock;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 
 use datapipes::locks::Mutex;
-use datapipes::{Error, ErrorKind};
+use datapipes::{Error, ErrorKind, threads};
 use datapipes_sort::Control;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 
 /// The signal that arrived, 0 for none.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
@@ -93,6 +96,24 @@ fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), even_ignore
     }
 }
 
+/// Whether SIGTSTP came.
+static STOP_IS_ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Catches SIGTSTP, for a command that has something to give back before it stops. It asks
+/// [`stop_is_asked`] now and then.
+pub(crate) fn catch_stop() {
+    install(libc::SIGTSTP, note_stop, false);
+}
+
+extern "C" fn note_stop(_signal: libc::c_int) {
+    STOP_IS_ASKED.store(true, SeqCst);
+}
+
+/// Whether SIGTSTP came since this was asked last.
+pub(crate) fn stop_is_asked() -> bool {
+    STOP_IS_ASKED.swap(false, SeqCst)
+}
+
 extern "C" fn nothing(_signal: libc::c_int) {}
 
 extern "C" fn handle(signal: libc::c_int) {
@@ -100,6 +121,7 @@ extern "C" fn handle(signal: libc::c_int) {
     if let Some(control) = WORK.get() {
         control.stop();
     }
+    wake();
     if !first {
         // Asked twice, or out of patience: at once.
         die_of_signal();
@@ -107,6 +129,57 @@ extern "C" fn handle(signal: libc::c_int) {
         // The clock needs no thread, which might not start. It rings here again.
         // SAFETY: alarm may be called in a handler.
         unsafe { libc::alarm(PATIENCE) };
+    }
+}
+
+/// An event that the handler writes to, -1 for none.
+static EVENT: AtomicI32 = AtomicI32::new(-1);
+/// What is to be done once a signal has asked to stop.
+static ACTS: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
+
+/// Lets a thread do something once a signal has asked to stop: for work that waits for something
+/// that does not look at [`arrived`].
+///
+/// # Errors
+/// Where the kernel has no event or no thread for it.
+pub(crate) fn when_asked(act: impl FnOnce() + Send + 'static) -> datapipes::Result<()> {
+    let mut acts = ACTS.lock();
+    if EVENT.load(SeqCst) < 0 {
+        let event = eventfd(0, EventfdFlags::CLOEXEC)
+            .map_err(|e| Error::os("open", e.raw_os_error(), "an event for signals"))?;
+        let event = Arc::new(event);
+        let waited = event.clone();
+        threads::spawn("signals", move || {
+            while let Err(Errno::INTR) = rustix::io::read(&*waited, &mut [0u8; 8]) {}
+            let acts = std::mem::take(&mut *ACTS.lock());
+            acts.into_iter().for_each(|act| act());
+        })?;
+        // The process keeps it to its end, as the handler may write to it at any time.
+        EVENT.store(event.as_raw_fd(), SeqCst);
+        std::mem::forget(event);
+    }
+    acts.push(Box::new(act));
+    drop(acts);
+    if arrived() {
+        wake();
+    }
+    Ok(())
+}
+
+/// Wakes the thread of [`when_asked`]. It may be called in a handler.
+fn wake() {
+    let event = EVENT.load(SeqCst);
+    if event >= 0 {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: the descriptor stays open to the end of the process; write may be called in a
+        // handler, and the buffer has as many bytes as is said. The number of an error is that of
+        // this thread, which a handler must leave as it was.
+        unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            libc::write(event, one.as_ptr().cast(), one.len());
+            *errno = before;
+        }
     }
 }
 
@@ -118,17 +191,41 @@ pub(crate) fn undo_says(words: impl Into<String>) {
     *UNDONE.lock() = words.into();
 }
 
+/// Whether a signal is a usual end of the work.
+static IS_USUAL_END: AtomicBool = AtomicBool::new(false);
+
+/// Says that a signal is a usual end of the command, which then ends as it would without one: for
+/// what goes on until somebody stops it, and for what runs another program and passes the signal
+/// on.
+pub(crate) fn is_usual_end() {
+    IS_USUAL_END.store(true, SeqCst);
+}
+
+/// What is to be said of a signal that came when it could undo nothing any more; `None` without
+/// one, and where a signal is a usual end. The process dies of it all the same: who sent it to a
+/// loop of commands does not want the next one.
+pub(crate) fn late(command: &str) -> Option<String> {
+    let name = name()?;
+    let is_usual = IS_USUAL_END.load(SeqCst);
+    (!is_usual).then(|| format!("dpipe {command}: {name} came when the work was done; it is complete\n"))
+}
+
+/// The signal that arrived, in words.
+fn name() -> Option<&'static str> {
+    match ARRIVED.load(SeqCst) {
+        0 => None,
+        libc::SIGINT => Some("Ctrl-C"),
+        libc::SIGTERM => Some("SIGTERM"),
+        libc::SIGHUP => Some("SIGHUP"),
+        libc::SIGQUIT => Some("SIGQUIT"),
+        _ => Some("a signal"),
+    }
+}
+
 /// What was undone after the signal that arrived, as a line for people; `None` without a signal.
 /// Not to be called in a handler.
 pub(crate) fn undone(command: &str) -> Option<String> {
-    let name = match ARRIVED.load(SeqCst) {
-        0 => return None,
-        libc::SIGINT => "Ctrl-C",
-        libc::SIGTERM => "SIGTERM",
-        libc::SIGHUP => "SIGHUP",
-        libc::SIGQUIT => "SIGQUIT",
-        _ => "a signal",
-    };
+    let name = name()?;
     let words = UNDONE.lock();
     let words = if words.is_empty() { "nothing half-written was left behind" } else { words.as_str() };
     Some(format!("dpipe {command}: stopped by {name}; {words}\n"))

@@ -1,6 +1,7 @@
 //! What the tests of the command share.
 #![allow(dead_code, clippy::unwrap_used)] // Not every test needs all of it.
 
+pub(crate) mod helps;
 pub(crate) mod streams;
 pub(crate) mod tmux;
 pub(crate) mod twins;

@@ -12,17 +12,21 @@
 use std::ops::Range;
 
 use datapipes_core::locator::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach, Reader};
-use datapipes_core::{Result, Ssd};
+use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
 use crate::bytes::{Bytes, Held, zeroed};
-use crate::config::{CacheOptions, FileOptions};
-use crate::device::engine::ReadEngine;
+use crate::config::{CacheOptions, ExternalChanges, FileOptions};
+use crate::device::engine::{ReadEngine, RejectedWay};
+use crate::device::place::PlaceEngine;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::pool::file::{FileHandle, Source};
 use crate::pool::space::Map;
 use crate::store::PAGE;
 use crate::sync::Arc;
+
+/// The least budget of a cache over a place that is no file.
+const MIN_PLACE_BUDGET: usize = 4 << 20;
 
 /// Byte-granular reads of a file, with a cache (Pipette, DAC'22).
 ///
@@ -86,6 +90,28 @@ impl FineGrained {
         Pool::over_engine(config, engine)?.add(source, options, |_| Ok(Map::whole())).map(FineGrained)
     }
 
+    /// Opens a cache over a place that states its length and does not change while it is open, such
+    /// as an object in a bucket, which is read at one version. A request to such a place costs far
+    /// more than its bytes. So the place is read in units, whose length follows from what requests
+    /// take: that is measured by a few reads. A quarter of the budget holds units, and
+    /// [`explain`](Self::explain) tells their length.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a budget below 4 MiB, and where the place does not state its length;
+    /// errors of connecting and of the reads that are measured.
+    pub fn over_place(place: &dyn Locator, config: CacheOptions) -> Result<FineGrained> {
+        let mut config = config.outside(ExternalChanges::Never);
+        if config.budget < MIN_PLACE_BUDGET {
+            let context = format!("a budget of {} bytes", config.budget);
+            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", context).with_advice("give at least 4 MiB"));
+        }
+        let unit_bytes = config.budget / 4;
+        config.budget -= unit_bytes;
+        let name = place.endpoint().facts.name.clone();
+        let engine = PlaceEngine::open(&config.machine, place, unit_bytes)?;
+        FineGrained::with_engine(Arc::new(engine), config, &name)
+    }
+
     /// Reads `out.len()` bytes at `offset`. They are as they were at one moment between the call
     /// and its return.
     ///
@@ -101,10 +127,11 @@ impl FineGrained {
         inner.read(offset, out)
     }
 
-    /// Starts or stops measuring how long each [`read`](Self::read) takes, for
-    /// [`Metrics::latencies`](crate::Metrics). When off, a read checks one flag. When on, it reads
-    /// the clock twice and updates 16 KiB of counters, which are allocated then and stay while the
-    /// file is open.
+    /// Starts or stops measuring how long each [`read`](Self::read), [`gather`](Self::gather) and
+    /// [`gather_ranges`](Self::gather_ranges) takes, for [`Metrics::latencies`](crate::Metrics).
+    /// All reads of one call took as long as the call. When off, a call checks one flag. When on,
+    /// it reads the clock twice and updates 16 KiB of counters, which are allocated then and stay
+    /// while the file is open.
     pub fn measure_latencies(&self, on: bool) {
         if self.0.owner.is_here() {
             self.0.measure_latencies(on);
@@ -189,9 +216,19 @@ impl FineGrained {
     pub fn explain(&self) -> String {
         let facts = self.0.engine.facts();
         let route = self.0.file.as_ref().map(|file| file.explain());
+        let route = route.or_else(|| self.0.engine.explain());
         let route = route.unwrap_or_else(|| "an engine of the caller's".to_owned());
         let outside = self.0.outside.explain();
         format!("{route}\npieces of {} bytes, {} at a time\n{outside}", facts.granularity, facts.depth)
+    }
+
+    /// Ways in which bytes are not read from the device, and why. They are empty for an engine that
+    /// knows of none.
+    pub fn rejected_ways(&self) -> Vec<RejectedWay> {
+        match &self.0.file {
+            Some(file) => file.rejected(),
+            None => self.0.engine.rejected(),
+        }
     }
 
     /// The settings of its pool.

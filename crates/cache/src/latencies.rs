@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// The latencies of reads.
+/// The latencies of calls that read. A call that reads several ranges counts once, with all of its
+/// time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Latencies {
-    /// Reads whose bytes were cached.
+    /// Calls whose bytes were all cached.
     pub hits: Histogram,
-    /// Reads that needed the device, waited for another thread's read, or failed.
+    /// Calls that needed the device, waited for another thread's read, or failed.
     pub misses: Histogram,
 }
 

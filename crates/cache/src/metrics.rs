@@ -113,7 +113,7 @@ pub struct Metrics {
     pub under_way: usize,
     /// The cost of reading a page, in reads of a sector.
     pub page_cost: f64,
-    /// How long calls of `read` took, if
+    /// How long reads took from the call to its return, if
     /// [`FineGrained::measure_latencies`](crate::FineGrained::measure_latencies) is on. For a pool,
     /// those of all open files.
     pub latencies: Option<Latencies>,

@@ -37,6 +37,10 @@ pub struct Constraints {
     pub bypass_page_cache: bool,
     /// The bytes must not displace what is in the processor's caches.
     pub bypass_processor_cache: bool,
+    /// The bytes must be in the processor's caches afterwards, as far as they fit: for who works on
+    /// them at once. The opposite of `bypass_processor_cache`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fill_processor_cache: bool,
     /// The least estimated rate, in bytes per second: a finite number above zero.
     pub at_least: Option<f64>,
     /// The length of a typical transfer in bytes, by which latency is weighed against rate. The
@@ -60,6 +64,7 @@ crate::setters! {
         require_offload: bool,
         bypass_page_cache: bool,
         bypass_processor_cache: bool,
+        fill_processor_cache: bool,
         at_least: into Option<f64>,
         typical_len: into Option<u64>,
         queue_depth: into Option<u32>,
@@ -73,8 +78,12 @@ impl Constraints {
     ///
     /// # Errors
     /// `InvalidInput` for a rate that is not a finite number above zero, and for a queue depth or a
-    /// request length of 0.
+    /// request length of 0; for bytes that are to be in the processor's caches and to bypass them.
     pub fn check(&self) -> Result<()> {
+        if self.bypass_processor_cache && self.fill_processor_cache {
+            let context = "bypass_processor_cache and fill_processor_cache exclude each other";
+            return Err(Error::new(ErrorKind::InvalidInput, "connect", context).with_advice("demand one of them"));
+        }
         if let Some(rate) = self.at_least {
             check_rate("at_least", rate)?;
         }
@@ -370,6 +379,11 @@ pub trait ExtentReader: Send {
 
     /// How it reads, and why.
     fn explain(&self) -> String;
+
+    /// Ways in which it does not read, and why.
+    fn rejected(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 
     /// What the reader did so far.
     fn counters(&self) -> Counters;

@@ -233,7 +233,8 @@ fn kind_of(errno: i32) -> ErrorKind {
         libc::ENOMEM => ErrorKind::OutOfMemory,
         libc::ENOSYS | libc::EOPNOTSUPP => ErrorKind::Unavailable,
         libc::EBUSY | libc::EAGAIN | libc::ETXTBSY => ErrorKind::Busy,
-        libc::EINVAL => ErrorKind::InvalidInput,
+        // A folder where a file is meant.
+        libc::EINVAL | libc::EISDIR => ErrorKind::InvalidInput,
         _ => ErrorKind::System,
     }
 }

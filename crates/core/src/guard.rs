@@ -365,11 +365,12 @@ fn leave(is_now: Option<bool>) {
 
 /// A value of the caller that is kept until this is dropped. Its destructor may do anything, so it
 /// runs when the dropping thread is in the middle of no operation.
-pub(crate) struct DeferredDrop(Option<Box<dyn Any + Send + Sync>>);
+#[doc(hidden)] // For the other crates of Data Pipes.
+pub struct DeferredDrop(Option<Box<dyn Any + Send + Sync>>);
 
 impl DeferredDrop {
     /// Keeps a value.
-    pub(crate) fn new(value: Box<dyn Any + Send + Sync>) -> DeferredDrop {
+    pub fn new(value: Box<dyn Any + Send + Sync>) -> DeferredDrop {
         DeferredDrop(Some(value))
     }
 }

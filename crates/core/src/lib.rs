@@ -9,9 +9,11 @@
 //! | [`error`](Error) | what went wrong, and what the caller can do about it |
 //! | [`process`] | the process to which a value belongs, across a fork |
 //! | [`file_lock`] | locks on open files |
+//! | [`in_flight_limit`] | how many bytes may be under way, by the rate at which they arrive |
 //! | [`guard`] | calls of foreign code |
 //! | [`thread_role`](crate) | what the current thread is to a runtime, and what others do while it sleeps |
 //! | [`threads`] | starting threads, which the kernel may refuse |
+//! | [`thread_share`](runtime::ThreadShare) | shares of caches and memory bandwidth for threads |
 //! | [`control_group`] | control groups that limit processes |
 //! | [`packet`] | packets of Unix sockets, with descriptors |
 //! | [`offer`] | statistics that a process offers to its user's others |
@@ -45,6 +47,8 @@ mod error;
 pub mod file_lock;
 pub mod graph;
 pub mod guard;
+#[doc(hidden)] // For the other crates of Data Pipes.
+pub mod in_flight_limit;
 pub mod locator;
 pub mod locks;
 mod machine;
@@ -61,6 +65,7 @@ mod setters;
 mod span;
 mod sync;
 mod thread_role;
+mod thread_share;
 pub mod threads;
 pub mod topology;
 mod watch;
@@ -75,7 +80,7 @@ pub use locator::{
 };
 pub use machine::Machine;
 pub use memory::{Lease, LeaseMut, MapOptions, Pages, Pool};
-pub use pipe::{Batch, Finished, Pipe, PipeReport, PlaceReport, Transfer};
+pub use pipe::{Batch, Finished, HopReport, Pipe, PipeReport, PlaceReport, Transfer};
 pub use plan::{Constraints, Route, STAGED_BYTES};
 pub use runtime::{ConnectOptions, Handle, Handles, PriorityClass, Runtime, RuntimePipe, ServiceLevel};
 pub use span::Span;

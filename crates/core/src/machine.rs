@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Locator, StageOrder, StagePlace, Staging};
 use crate::pipe::{Pipe, staged};
 use crate::plan::{Planner, Route};
+use crate::thread_share::{ThreadShare, TransferShare};
 use crate::threads;
 use crate::topology::Core;
 use crate::topology::Topology;
@@ -85,6 +86,44 @@ impl Machine {
         }
         span.ended(pipe.is_ok());
         pipe
+    }
+
+    /// As [`connect_with`](Self::connect_with), and threads get a share of caches and memory
+    /// bandwidth while they carry out transfers of this pipe: those that call its `transfer`,
+    /// `start` and `transfer_all`, wait for a transfer, or drive a batch. Each call costs what the
+    /// share costs (two writes to the kernel's resource control, say), so it is for long transfers.
+    ///
+    /// Where the bytes must not displace what is in the processor's caches
+    /// ([`Constraints::bypass_processor_cache`]) and no primitive can do that, a share that
+    /// confines them to a part of the cache meets the demand, if the caller's thread moves them.
+    ///
+    /// # Errors
+    /// As [`connect_with`](Self::connect_with), and where this thread does not get the share.
+    pub fn connect_with_share(
+        &self,
+        source: &dyn Locator,
+        target: &dyn Locator,
+        constraints: &Constraints,
+        share: Arc<dyn ThreadShare>,
+    ) -> Result<Pipe> {
+        let share = TransferShare::new(share)?;
+        match self.connect_with(source, target, constraints) {
+            Err(refused) if refused.kind() == ErrorKind::Unsupported && constraints.bypass_processor_cache => {
+                if !share.confines_cache() {
+                    return Err(refused.within(format!("the share {} confines no cache", share.summary())));
+                }
+                let relaxed = Constraints { bypass_processor_cache: false, ..constraints.clone() };
+                match self.connect_with(source, target, &relaxed) {
+                    Ok(pipe) if pipe.is_carried_out_by_caller() => Ok(pipe.with_share(share, true)),
+                    Ok(pipe) => {
+                        let by = pipe.route().primitives().join(" and ");
+                        Err(refused.within(format!("the share {} does not confine {by}", share.summary())))
+                    }
+                    Err(_) => Err(refused),
+                }
+            }
+            connected => Ok(connected?.with_share(share, false)),
+        }
     }
 
     /// Returns the route that `connect_with` would take, without connecting.

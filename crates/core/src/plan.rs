@@ -13,21 +13,60 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datapipes_metrics::ByteRate;
 use serde::Serialize;
 
 pub use crate::backend::Constraints;
 use crate::backend::{Backend, Offer, OfferQuery, Quality};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Dram, Endpoint, Locator, Persistence, PlaceFacts};
+use crate::locator::{Dram, Endpoint, Locator, Persistence, PlaceFacts, Reach};
 use crate::memory::{MapOptions, Pool};
 use crate::topology::Topology;
 
-/// Bytes of one bounce buffer of a pipe between two places outside memory.
-pub(crate) const BOUNCE_BYTES: usize = 4 << 20;
-/// The number of bounce buffers: one is filled while another is emptied.
-pub(crate) const BOUNCE_BUFFERS: usize = 2;
-/// The most memory, in bytes, that a pipe between two places outside memory allocates.
-pub const STAGED_BYTES: usize = BOUNCE_BYTES * BOUNCE_BUFFERS;
+/// The bounce buffers of a pipe between two places outside memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BounceBuffers {
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
+}
+
+/// Between places of this machine: one is filled while another is emptied.
+const NEAR: BounceBuffers = BounceBuffers { count: 2, bytes: 4 << 20 };
+/// Where a core copies on one side and a device that is quicker moves the bytes on the other: the
+/// buffers stay in the core's own cache, and the device needs no more at a time. On a processor
+/// with 2 MiB of it and a GPU, 1 MiB each was faster than 4 MiB or 512 KiB.
+const COPIED: BounceBuffers = BounceBuffers { count: 2, bytes: 1 << 20 };
+/// Where a hop has a long latency: so much is under way that the latency is hidden at 1 GB/s and 50
+/// ms, in pieces for which a server is worth asking.
+const DISTANT: BounceBuffers = BounceBuffers { count: 8, bytes: 8 << 20 };
+/// The latency, in nanoseconds, from which a hop is distant: no device of a machine is that slow.
+const DISTANT_NS: f64 = 1e6;
+/// The most memory, in bytes, that a pipe between two places outside memory allocates where both
+/// are of this machine. Where one is at a server it is 64 MiB.
+pub const STAGED_BYTES: usize = NEAR.count * NEAR.bytes;
+
+impl BounceBuffers {
+    /// Those that suit two hops.
+    fn of(up: &Leg, down: &Leg) -> BounceBuffers {
+        if up.quality.latency_ns.max(down.quality.latency_ns) >= DISTANT_NS {
+            DISTANT
+        } else if is_quicker_than_copy(up, down) || is_quicker_than_copy(down, up) {
+            COPIED
+        } else {
+            NEAR
+        }
+    }
+}
+
+/// Whether a device moves the bytes of one hop at least as fast as a core copies those of the
+/// other. (A disk needs more under way than a small buffer has, whatever its rate.)
+fn is_quicker_than_copy(one: &Leg, other: &Leg) -> bool {
+    let is_of_file = [&one.source, &one.target].iter().any(|end| end.facts.reach == Reach::File);
+    let (device, copy) = (&one.quality, &other.quality);
+    !is_of_file && device.offload && !copy.offload && device.bytes_per_s >= copy.bytes_per_s
+}
+
+/// Bytes of a transfer whose length nobody named.
 const TYPICAL_LEN: u64 = 1 << 20;
 
 /// One step of a route.
@@ -82,6 +121,9 @@ pub struct Route {
     /// share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_share: Option<String>,
+    /// What threads get while they carry out a transfer, where the pipe has a share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer_share: Option<String>,
 }
 
 impl Route {
@@ -100,8 +142,8 @@ impl fmt::Display for Route {
             writeln!(f, "     because {}", hop.why)?;
             writeln!(
                 f,
-                "     {:.2} GB/s, {:.1} us, {:.2} core seconds a second ({})",
-                q.bytes_per_s / 1e9,
+                "     {}, {:.1} us, {:.2} core seconds a second ({})",
+                ByteRate(q.bytes_per_s),
                 q.latency_ns / 1e3,
                 q.cpu_share,
                 if q.measured { "measured" } else { "assumed" }
@@ -109,6 +151,9 @@ impl fmt::Display for Route {
         }
         if let Some(share) = &self.thread_share {
             writeln!(f, "  threads of the runtime: {share}")?;
+        }
+        if let Some(share) = &self.transfer_share {
+            writeln!(f, "  threads during a transfer: {share}")?;
         }
         for r in &self.rejected {
             write!(f, "  not {} ({}", r.primitive, r.backend)?;
@@ -207,16 +252,23 @@ impl Planner<'_> {
             }
         }
         if source.memory().is_none() && target.memory().is_none() {
-            let pool = Pool::new(STAGED_BYTES, MapOptions { prefault: false, ..MapOptions::default() })?;
-            let buffers =
-                (0..BOUNCE_BUFFERS).map(|_| Dram::from_pool(&pool, BOUNCE_BYTES)).collect::<Result<Vec<_>>>()?;
-            // The hops end at the whole region, so that one pair of movers serves all buffers.
-            let whole = Dram::over(pool.region().range(0, STAGED_BYTES)?);
-            let middle = whole.endpoint();
-            let up = self.best(source, &middle, (Demands::Movement, failed), &mut rejected);
-            let down = self.best(&middle, target, (Demands::Movement, failed), &mut rejected);
-            if let (Some(up), Some(down)) = (up, down) {
-                ways.push((RouteShape::Bounce, vec![up, down], buffers));
+            let mut sizes = NEAR;
+            loop {
+                let whole = sizes.count * sizes.bytes;
+                let pool = Pool::new(whole, MapOptions { prefault: false, ..MapOptions::default() })?;
+                let buffers =
+                    (0..sizes.count).map(|_| Dram::from_pool(&pool, sizes.bytes)).collect::<Result<Vec<_>>>()?;
+                // The hops end at the whole region, so that one pair of movers serves all buffers.
+                let middle = Dram::over(pool.region().range(0, whole)?).endpoint();
+                let up = self.best(source, &middle, (Demands::Movement, failed), &mut rejected);
+                let down = self.best(&middle, target, (Demands::Movement, failed), &mut rejected);
+                let (Some(up), Some(down)) = (up, down) else { break };
+                let suited = BounceBuffers::of(&up, &down);
+                if suited == sizes || sizes == DISTANT {
+                    ways.push((RouteShape::Bounce, vec![up, down], buffers));
+                    break;
+                }
+                sizes = suited;
             }
         }
 
@@ -227,10 +279,16 @@ impl Planner<'_> {
         let Some((shape, legs, bounce)) = ways.next() else {
             return Err(self.refuse(source, target, &rejected));
         };
-        for (_, legs, _) in ways {
-            for leg in legs {
-                rejected.push(leg.rejected("another way is estimated to be faster".into()));
-            }
+        let fastest = estimate_ns(shape, &legs, len);
+        for (shape, slower, _) in ways {
+            let why = format!(
+                "estimated {:.1} us for {len} bytes by {}, {:.1} us by {}",
+                estimate_ns(shape, &slower, len) / 1e3,
+                primitives(&slower),
+                fastest / 1e3,
+                primitives(&legs)
+            );
+            rejected.extend(slower.iter().map(|leg| leg.rejected(why.clone())));
         }
         let taken: Vec<_> = legs.iter().map(|l| l.offer.primitive).collect();
         rejected.retain(|r| !taken.contains(&r.primitive));
@@ -247,6 +305,7 @@ impl Planner<'_> {
             hops,
             rejected,
             thread_share: None,
+            transfer_share: None,
         };
         Ok(Plan { shape, legs, route, bounce, ends: (source.clone(), target.clone()) })
     }
@@ -344,10 +403,13 @@ impl Planner<'_> {
         if c.bypass_processor_cache && quality.fills_processor_cache {
             return Err("it displaces the processor's caches, which the caller wants bypassed".into());
         }
+        if c.fill_processor_cache && !quality.fills_processor_cache {
+            return Err("it leaves the bytes outside the processor's caches, where the caller wants them".into());
+        }
         if let Some(rate) = c.at_least
             && quality.bytes_per_s < rate
         {
-            return Err(format!("{:.3} GB/s, less than the {:.3} required", quality.bytes_per_s / 1e9, rate / 1e9));
+            return Err(format!("{}, less than the {} required", ByteRate(quality.bytes_per_s), ByteRate(rate)));
         }
         Ok(())
     }
@@ -390,6 +452,11 @@ impl Leg {
             quality: Some(self.quality.clone()),
         }
     }
+}
+
+/// The primitives of a way, in order.
+fn primitives(legs: &[Leg]) -> String {
+    legs.iter().map(|leg| leg.offer.primitive).collect::<Vec<_>>().join(" and ")
 }
 
 fn leg_ns(quality: &Quality, len: u64) -> f64 {

@@ -54,9 +54,11 @@ fn modules_of_the_core_import_only_those_before_them() {
         "error",
         "process",
         "file_lock",
+        "in_flight_limit",
         "guard",
         "thread_role",
         "threads",
+        "thread_share",
         "control_group",
         "packet",
         "offer",
@@ -127,6 +129,8 @@ enum Role {
     Models,
     /// What knows nothing of pipes: drawings, counters.
     Alone,
+    /// TLS between machines.
+    Tls,
     /// The names and units of what is measured, which everything may use.
     Vocabulary,
     /// The machine's settings.
@@ -138,17 +142,19 @@ enum Role {
 fn role(package: &str) -> Role {
     match package {
         "datapipes-core" => Role::Core,
-        "datapipes-cpu" | "datapipes-dax" | "datapipes-dma" | "datapipes-file" => Role::Backend,
+        "datapipes-cpu" | "datapipes-dax" | "datapipes-dma" | "datapipes-file" | "datapipes-net"
+        | "datapipes-object" | "datapipes-gpu" => Role::Backend,
         "datapipes-bundle" => Role::Bundle,
         "datapipes" => Role::Facade,
         "datapipes-sort" | "datapipes-durable" | "datapipes-cache" | "datapipes-fabric" => Role::Product,
         "datapipes-service" => Role::Service,
-        "datapipes-testkit" => Role::Testkit,
+        "datapipes-testkit" | "datapipes-objectserver" => Role::Testkit,
         "datapipes-c" => Role::Binding,
         "datapipes-data" => Role::Data,
         "datapipes-models" => Role::Models,
         "datapipes-picture" | "datapipes-counters" => Role::Alone,
         "datapipes-metrics" => Role::Vocabulary,
+        "datapipes-tls" => Role::Tls,
         "datapipes-knobs" => Role::Knobs,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
         other => panic!("give `{other}` its role in crates/core/tests/arrows.rs"),
@@ -160,7 +166,8 @@ fn may(from: Role, to: Role) -> bool {
         Role::Vocabulary => false,
         _ if to == Role::Vocabulary => true,
         Role::Core | Role::Alone => false,
-        Role::Backend | Role::Product | Role::Testkit | Role::Data | Role::Knobs => to == Role::Core,
+        Role::Backend | Role::Product => matches!(to, Role::Core | Role::Tls),
+        Role::Testkit | Role::Data | Role::Knobs | Role::Tls => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
         Role::Facade => matches!(to, Role::Bundle | Role::Core | Role::Product | Role::Service),
         Role::Binding => to == Role::Facade,

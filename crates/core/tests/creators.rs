@@ -35,6 +35,7 @@ const OTHERS: &[(&str, &str)] = &[
         "crates/core/src/offer/folder.rs",
         "a page in memory that its process removes, and that readers expect to be half written",
     ),
+    ("crates/backends/net/src/control/key.rs", "a key is written once, into a file that is new and its owner's alone"),
     ("crates/core/src/control_group.rs", "files of a control group are the kernel's"),
     ("crates/core/src/locator/file/ssd.rs", "constructors for programs that write a file as they go"),
     ("crates/core/src/locator/pmem/open.rs", "persistent memory is mapped and written where it is"),
@@ -52,6 +53,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("bindings/python/src/file.rs", "the constructors of `Ssd`, for programs in Python"),
     ("crates/knobs/src/tree.rs", "what the kernel puts into a folder, for trees that stand for a machine"),
     ("crates/durable/src/dir_lock.rs", "the file of a lock, which holds no bytes"),
+    ("crates/backends/net/src/export/socket_path.rs", "the file of a lock, which holds no bytes"),
+    ("crates/sort/src/shuffle/exchange/unnamed.rs", "a part that stays without a name, as runs do"),
     ("crates/service/src/server/entrance/listen.rs", "the file of a lock, which holds no bytes"),
 ];
 

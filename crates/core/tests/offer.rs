@@ -118,6 +118,29 @@ fn pages_are_whole_private_and_gone_with_their_process() {
     wait_until(|| !offered.is_on());
     assert!(offer::pages().unwrap().pages.is_empty());
     drop(offered);
+
+    // The folder of another user, which `su` leaves in the variable, is not used.
+    if rustix::process::geteuid().is_root() {
+        let own = std::path::Path::new("/dev/shm/datapipes-0");
+        let was_there = own.exists();
+        let others = folder.path("of-another-user");
+        std::fs::create_dir(&others).unwrap();
+        std::os::unix::fs::chown(&others, Some(65_534), Some(65_534)).unwrap();
+        // SAFETY: as above, no other thread reads the environment.
+        unsafe { std::env::set_var("XDG_RUNTIME_DIR", &others) };
+        let mut page = PageWriter::create("another").unwrap();
+        page.write(&samples(1)).unwrap();
+        assert_eq!(std::fs::read_dir(&others).unwrap().count(), 0, "a folder that its owner cannot enter");
+        assert!(offer::pages().unwrap().pages.iter().any(|page| page.owner.pid == std::process::id()));
+        drop(page);
+        if !was_there {
+            std::fs::remove_dir(own).unwrap();
+        }
+        // SAFETY: as above.
+        unsafe { std::env::set_var("XDG_RUNTIME_DIR", folder.at()) };
+    } else {
+        println!("SKIPPED: the runtime folder of another user: only root can make one");
+    }
     drop(StatisticsOffer::start("short", || samples(1)).unwrap());
     assert!(offer::pages().unwrap().pages.is_empty());
 

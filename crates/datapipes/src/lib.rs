@@ -34,9 +34,9 @@
 //! # Ok::<(), datapipes::Error>(())
 //! ```
 //!
-//! `examples/fig6a.rs` follows the figure line by line. The features `sort`, `cache`, `fabric` and
-//! `service` add the modules of those names, the feature `log` adds `durable`. The command line is
-//! the program `dpipe`.
+//! `examples/fig6a.rs` follows the figure line by line. The features `sort`, `cache`, `fabric`,
+//! `service`, `gpu`, `net` and `object` add the modules of those names, the feature `log` adds
+//! `durable`. The command line is the program `dpipe`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
@@ -45,11 +45,11 @@ pub use datapipes_bundle::{TriedOn, cached_share, discover, is_cached, tried_on}
 pub use datapipes_core::offer;
 pub use datapipes_core::{
     AtomicFile, Batch, ConnectFdOptions, ConnectOptions, Constraints, CoreCache, Counters, Dram, Endpoint, Error,
-    ErrorKind, FileAccess, FileMode, Finished, Handle, Handles, InPlaceFile, InPlaceReason, Lease, LeaseMut, Locator,
-    Machine, MapOptions, NumaMemory, OutputFile, Pages, Persistence, Pipe, PipeFd, PipeReport, PlaceReport, PlaceUse,
-    Pmem, PmemOptions, Pool, PriorityClass, PublishOutcome, Reach, Reader, Result, Route, Runtime, RuntimePipe,
-    STAGED_BYTES, ServiceLevel, Span, Ssd, StageOrder, StagePlace, Staging, StagingExtent, TargetKind, Transfer, Uri,
-    WriteObserver, WriteObservers, parse_size,
+    ErrorKind, FileAccess, FileMode, Finished, Handle, Handles, HopReport, InPlaceFile, InPlaceReason, Lease, LeaseMut,
+    Locator, Machine, MapOptions, NumaMemory, OutputFile, Pages, Persistence, Pipe, PipeFd, PipeReport, PlaceReport,
+    PlaceUse, Pmem, PmemOptions, Pool, PriorityClass, PublishOutcome, Reach, Reader, Result, Route, Runtime,
+    RuntimePipe, STAGED_BYTES, ServiceLevel, Span, Ssd, StageOrder, StagePlace, Staging, StagingExtent, TargetKind,
+    Transfer, Uri, WriteObserver, WriteObservers, parse_size,
 };
 pub use datapipes_core::{
     backend, descriptor, graph, guard, locator, locks, memory, pipe, plan, process, runtime, threads, topology,
@@ -57,10 +57,21 @@ pub use datapipes_core::{
 
 #[doc(hidden)] // For the command line.
 pub use datapipes_core::control_group;
+#[doc(hidden)] // For the command line.
+pub use datapipes_core::in_flight_limit;
 
 /// Names, units and samples of what is measured.
 pub use datapipes_metrics as metrics;
 
+/// Memory of GPUs as a place, reached by NVIDIA's driver.
+#[cfg(feature = "gpu")]
+pub use datapipes_bundle::gpu;
+/// Memory of other processes and machines as a place, read and written by UCX.
+#[cfg(feature = "net")]
+pub use datapipes_bundle::net;
+/// Objects in buckets as places.
+#[cfg(feature = "object")]
+pub use datapipes_bundle::object;
 /// Reads of a few bytes from files larger than memory, through a cache of bytes (*Pipette*,
 /// DAC'22).
 #[cfg(feature = "cache")]

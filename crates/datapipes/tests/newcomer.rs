@@ -24,7 +24,11 @@ fn examples_of_documents() -> String {
         std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()).collect();
     pages.sort();
     for page in pages.iter().filter(|page| page.extension().is_some_and(|is| is == "md")) {
-        let name = page.file_stem().unwrap().to_str().unwrap();
+        let name = page.file_stem().unwrap().to_str().unwrap().replace('-', "_");
+        // The feature `object` would bring a hundred crates into this build.
+        if name == "objects" {
+            continue;
+        }
         let text = std::fs::read_to_string(page).unwrap();
         for (at, block) in text.split("```rust\n").skip(1).enumerate() {
             let block = block.split("```").next().unwrap();
@@ -33,8 +37,8 @@ fn examples_of_documents() -> String {
             );
         }
     }
-    for page in ["cache", "durable", "fabric", "service"] {
-        assert!(code.contains(&format!("fn {page}_0()")), "docs/{page}.md has no example");
+    for page in ["cache", "durable", "fabric", "remote_memory", "service"] {
+        assert!(code.contains(&format!("fn {page}_0()")), "docs has no example of {page}");
     }
     code
 }
@@ -103,7 +107,7 @@ fn an_empty_crate_uses_the_library() {
     std::fs::write(&input, &bytes).unwrap();
     let manifest = format!(
         "[package]\nname = \"newcomer\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
-         datapipes = {{ path = {:?}, features = [\"sort\", \"cache\", \"log\", \"fabric\", \"service\"] }}\n",
+         datapipes = {{ path = {:?}, features = [\"sort\", \"cache\", \"log\", \"fabric\", \"service\", \"net\"] }}\n",
         env!("CARGO_MANIFEST_DIR")
     );
     std::fs::write(dir.join("Cargo.toml"), manifest).unwrap();

@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use datapipes::cache::{CacheOptions, FineGrained};
 use datapipes::durable::checkpoint::{Checkpoints, SaveOptions};
 use datapipes::durable::log::{Log, LogFolder, LogOptions};
 use datapipes::metrics::spans;
@@ -171,6 +172,30 @@ fn products_are_heard() {
             .all(|line| { line.fields.values().all(|value| !value.contains(folder.at().to_str().unwrap())) }),
         "a path of the user"
     );
+}
+
+#[test]
+fn evictions_of_a_cache_are_heard() {
+    let machine = datapipes::discover();
+    let folder = TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(folder.path("file"), vec![7; 64 << 20]).unwrap();
+    let ssd = Ssd::open(folder.path("file")).unwrap();
+    let cache = FineGrained::over(&ssd, CacheOptions::new(&machine).budget(4 << 20)).unwrap();
+    let mut heard = Heard::default();
+    let mut bytes = [0; 128];
+    // The cache's own thread looks now and then, too, and what it tells is not heard here.
+    for round in 0..200u64 {
+        (0..2000u64).for_each(|n| {
+            let at = (round * 2000 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) % ((64 << 20) - 128);
+            cache.read(at, &mut bytes).unwrap();
+        });
+        heard = heard_of(|| cache.maintain());
+        if !heard.named("evictions").is_empty() {
+            break;
+        }
+    }
+    let evictions = heard.named("evictions");
+    assert!(evictions[0].fields["items"].parse::<u64>().unwrap() > 0, "{evictions:?}");
 }
 
 #[test]

@@ -166,20 +166,33 @@ fn has_lock(pid: u32, place: &str) -> bool {
     texts.any(|text| text.lines().any(is_lock))
 }
 
+/// Folders that were made for a writer. Those that are still empty when this is dropped are
+/// removed: what they were made for failed.
+#[derive(Debug, Default)]
+pub(crate) struct MadeFolders(Vec<PathBuf>);
+
+impl Drop for MadeFolders {
+    fn drop(&mut self) {
+        // A folder that is not empty is not removed, and neither are those above it.
+        while self.0.pop().is_some_and(|folder| std::fs::remove_dir(folder).is_ok()) {}
+    }
+}
+
 /// Creates a folder and its parents durably: each new name is synced in its parent.
-pub(crate) fn make_folder(folder: &Path) -> Result<()> {
+pub(crate) fn make_folder(folder: &Path) -> Result<MadeFolders> {
     if folder.is_dir() {
-        return Ok(());
+        return Ok(MadeFolders::default());
     }
     let fail = |e: std::io::Error| Error::io("create", e, folder.display().to_string());
     let parent = datapipes_core::locator::parent_dir(folder);
-    make_folder(&parent)?;
+    let mut made = make_folder(&parent)?;
     match std::fs::create_dir(folder) {
-        Ok(()) => {}
+        Ok(()) => made.0.push(folder.to_owned()),
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && folder.is_dir() => {}
         Err(e) => return Err(fail(e)),
     }
-    sync_folder(&parent)
+    sync_folder(&parent)?;
+    Ok(made)
 }
 
 /// Syncs a folder: names created and removed in it before survive a power failure.
@@ -193,6 +206,23 @@ mod tests {
     use super::*;
 
     type Lock = fn(&Path) -> Result<DirLock>;
+
+    #[test]
+    fn folders_without_a_file_are_removed() {
+        let dir = std::env::temp_dir().join(format!("made-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let deep = dir.join("a/b");
+        drop(make_folder(&deep).unwrap());
+        assert!(!dir.exists());
+        let made = make_folder(&deep).unwrap();
+        std::fs::write(dir.join("a/file"), b"").unwrap();
+        // Whoever finds a folder there has not made it.
+        drop(make_folder(&deep).unwrap());
+        assert!(deep.exists());
+        drop(made);
+        assert!(!deep.exists() && dir.join("a/file").exists());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn one_at_a_time_whatever_is_locked() {

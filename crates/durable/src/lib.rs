@@ -14,3 +14,4 @@
 pub mod checkpoint;
 mod dir_lock;
 pub mod log;
+mod movements;

@@ -59,6 +59,8 @@ fn what_was_appended_is_read() {
     assert!(stats.largest_batch > 10 && stats.waits_for_room > 0 && stats.acknowledged.count == 2, "{stats:?}");
     assert!(stats.sync.p50_ns > 0 && stats.failed.is_none());
     println!("{}", log.route().unwrap());
+    let moved: u64 = log.movements().iter().map(|hop| hop.counters.bytes).sum();
+    assert!(moved >= stats.written_bytes, "{moved} of {stats:?}");
     log.close().unwrap();
     assert_eq!(read(&machine, &dir).unwrap(), now);
     let from: Vec<LogRecord> =
@@ -427,4 +429,31 @@ fn damage_to_a_file_is_an_error_and_changes_nothing() {
         }
         assert!(fs::read(segment(&case.dir, 1)).unwrap() == bad, "byte {byte}: the file was changed");
     }
+}
+
+/// A segment is filled before it is used, which takes seconds on a slow disk.
+#[test]
+fn whoever_asks_to_stop_does_not_wait_for_a_segment() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    let folder = LogFolder::at(&machine, &dir);
+    let options = LogOptions::default().segment_bytes(8 << 20);
+    let log = Log::open(&machine, folder.clone(), options).unwrap();
+    assert_eq!(folder.zero_filled_bytes(), 8 << 20);
+    // The first record of the second segment.
+    folder.stop_making_segments();
+    let appended = (1..).map_while(|number| log.append_durable(&[7; 500_000]).ok().filter(|n| *n == number)).count();
+    let error = log.append_durable(b"more").unwrap_err();
+    assert!((10..17).contains(&appended) && error.to_string().contains("make a segment"), "{appended}: {error}");
+    drop(log);
+    assert!(folder.zero_filled_bytes() < 16 << 20);
+    // What was acknowledged is there, and nothing half-made; nor is anything where no log was.
+    assert_eq!(read(&machine, &dir).unwrap().len(), appended);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+    let other = LogFolder::at(&machine, scratch.path("other"));
+    other.stop_making_segments();
+    let error = Log::open(&machine, other, options).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+    assert!(!scratch.path("other").exists());
+    open(&machine, &dir, options).unwrap();
 }

@@ -24,6 +24,9 @@ const MAX_END: Duration = Duration::from_secs(2);
 /// pipe that only the process with the transaction can write, is closed, and restores what that
 /// process left. `None` where it left nothing.
 ///
+/// A child that the process forked, and that executes no other program, can write the pipe as well:
+/// where the process is killed, this waits for the end of such children, too.
+///
 /// # Errors
 /// The first refusal of the kernel, after all others were tried; errors of reading the journal.
 pub fn restore_when_closed(

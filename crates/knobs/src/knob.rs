@@ -51,10 +51,14 @@ pub enum AllowedValues {
         /// The largest.
         max: u64,
     },
-    /// A mask, hexadecimal. It is not empty, and its bits are neighbours.
+    /// A mask, hexadecimal. It is not empty.
     Mask {
         /// The bits it may have.
         bits: u64,
+        /// How many of them it has at least.
+        min_bits: u32,
+        /// Whether its bits need not be neighbours.
+        may_have_gaps: bool,
     },
     /// A share for each cache or memory controller, as `0=ff;1=ff`.
     Shares {
@@ -68,6 +72,9 @@ pub enum AllowedValues {
     /// It is not set by this library.
     Nothing,
 }
+
+/// The most of a number whose bound only the kernel knows, which reads 32 bits.
+pub(crate) const MAX_OF_KERNEL: u64 = u32::MAX as u64;
 
 /// Where the value is.
 #[derive(Clone, Debug)]
@@ -142,8 +149,10 @@ impl AllowedValues {
             AllowedValues::NumberOr { max, .. } => {
                 return AllowedValues::Number { min: 0, max: *max }.check(value).map_err(|_| self.shown());
             }
-            AllowedValues::Mask { bits } => {
-                hexadecimal(value).filter(|mask| is_run(*mask) && mask & !bits == 0).map(|mask| format!("{mask:#x}"))
+            AllowedValues::Mask { bits, min_bits, may_have_gaps } => {
+                let has_form =
+                    |mask: u64| mask != 0 && (*may_have_gaps || is_run(mask)) && mask.count_ones() >= *min_bits;
+                hexadecimal(value).filter(|mask| has_form(*mask) && mask & !bits == 0).map(|mask| format!("{mask:#x}"))
             }
             AllowedValues::Shares { domains, each, is_mask } => shares(value, domains, each, *is_mask),
             AllowedValues::Nothing => None,
@@ -155,9 +164,14 @@ impl AllowedValues {
     pub fn shown(&self) -> String {
         match self {
             AllowedValues::OneOf(words) => words.join(", "),
+            AllowedValues::Number { min, max: MAX_OF_KERNEL } => format!("{min} or more; the kernel checks the most"),
             AllowedValues::Number { min, max } => format!("{min} to {max}"),
             AllowedValues::NumberOr { none, max } => format!("{none} or 0 to {max}"),
-            AllowedValues::Mask { bits } => format!("a mask of neighbouring bits within {bits:#x}"),
+            AllowedValues::Mask { bits, min_bits, may_have_gaps } => {
+                let least = if *min_bits > 1 { format!("at least {min_bits} ") } else { String::new() };
+                let neighbours = if *may_have_gaps { "" } else { "neighbouring " };
+                format!("a mask of {least}{neighbours}bits within {bits:#x}")
+            }
             AllowedValues::Shares { domains, each, is_mask } => {
                 let example = if *is_mask { "f" } else { "50" };
                 let example: Vec<String> = domains.iter().map(|d| format!("{d}={example}")).collect();
@@ -168,7 +182,7 @@ impl AllowedValues {
     }
 }
 
-/// Whether it is not empty and its bits are neighbours: other masks are refused by the hardware.
+/// Whether it is not empty and its bits are neighbours: most hardware refuses other masks.
 fn is_run(mask: u64) -> bool {
     mask != 0 && {
         let low = mask >> mask.trailing_zeros();
@@ -262,7 +276,7 @@ impl MachineKnob {
             _ => "differs between cores".into(),
         });
         knob.allowed = match form {
-            BitForm::Mask => AllowedValues::Mask { bits: *mask },
+            BitForm::Mask => AllowedValues::Mask { bits: *mask, min_bits: 1, may_have_gaps: false },
             _ => AllowedValues::OneOf(vec!["on".into(), "off".into()]),
         };
         knob.place = place;

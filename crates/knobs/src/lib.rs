@@ -31,6 +31,7 @@ mod plan;
 mod restore;
 mod step;
 mod thread_group;
+mod thread_stay;
 mod transaction;
 mod tree;
 mod write;

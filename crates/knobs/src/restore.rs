@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::journal::{self, Journal, Turn};
 use crate::step::{Tell, TransactionStep};
+use crate::thread_group::lock_resctrl;
 use crate::tree::MachineTree;
 use crate::write::{SettingWrite, TakenBack};
 
@@ -160,6 +161,10 @@ fn take_back(tree: &MachineTree, journal: &mut Journal, tell: Tell<'_>) -> (Rest
             if round == 0 {
                 tell(TransactionStep::Restore(write.name().to_owned()));
             }
+            // Groups go under the lock of resctrl. One that another program keeps is no excuse for
+            // restoring nothing.
+            let is_group = matches!(write, SettingWrite::Group { .. }) && tree.exists(write.file());
+            let _turn = if is_group { lock_resctrl(tree).ok() } else { None };
             match write.take_back(tree) {
                 Ok(TakenBack::Restored) => moved.push(write),
                 Ok(TakenBack::WasOld) => {}

@@ -27,7 +27,9 @@ use crate::journal::{Journal, Turn};
 use crate::plan::{KnobChange, KnobPlan};
 use crate::restore::{RestoredKnobs, restore_all, restore_journal};
 use crate::step::{Tell, TransactionStep};
+use crate::thread_group::lock_resctrl;
 use crate::tree::MachineTree;
+use crate::write::{SettingWrite, reason_of_kernel};
 
 const OPERATION: &str = "set knobs";
 /// Settings that were changed together. They are restored when it is dropped; a child made by
@@ -39,8 +41,8 @@ const OPERATION: &str = "set knobs";
 /// # std::fs::create_dir_all(root.join("sys/fs/resctrl"))?;
 /// # std::fs::write(root.join("sys/fs/resctrl/schemata"), "L3:0=7ff")?;
 /// # let live = || MachineTree::under(&root);
-/// // The threads of a runtime; here, all of this process. Those that they start later have the
-/// // share, too.
+/// // The threads of a runtime; here, all of this process. Those that they start once they have the
+/// // share have it, too.
 /// let threads = std::fs::read_dir("/proc/self/task")?.flatten();
 /// let threads: Vec<u32> = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
 /// let share = [("share.l3".to_owned(), "0=f".to_owned())];
@@ -66,10 +68,11 @@ pub struct KnobTransaction {
 
 impl KnobTransaction {
     /// Changes settings, after it restored what a process that died had left. `threads` are those
-    /// that get the shares of cache and memory bandwidth. `guard` makes the command of a process
-    /// that calls [`restore_when_closed`](crate::restore_when_closed) with the transaction's id,
-    /// its standard input and its standard output; without it, the journal alone remains after a
-    /// crash.
+    /// that get the shares of cache and memory bandwidth; one that ended meanwhile is passed over,
+    /// and one that is started meanwhile by a thread not yet in the group is missed. `guard` makes
+    /// the command of a process that calls [`restore_when_closed`](crate::restore_when_closed) with
+    /// the transaction's id, its standard input and its standard output; without it, the journal
+    /// alone remains after a crash.
     ///
     /// # Errors
     /// As [`KnobPlan::new`], and nothing is changed. `Busy` while another transaction lasts. Where
@@ -122,9 +125,12 @@ impl KnobTransaction {
     fn change(&mut self, tell: Tell<'_>) -> Result<()> {
         for write in self.journal.writes.iter().filter(|write| write.is_made()) {
             tell(TransactionStep::Change(write.name().to_owned()));
-            write
-                .make(&self.tree)
-                .map_err(|e| Error::io(OPERATION, e, format!("{}: /{}", write.name(), write.file())))?;
+            let is_group = matches!(write, SettingWrite::Group { .. });
+            let _turn = if is_group { Some(lock_resctrl(&self.tree)?) } else { None };
+            write.make(&self.tree).map_err(|e| {
+                let why = if is_group { reason_of_kernel(&self.tree) } else { String::new() };
+                Error::io(OPERATION, e, format!("{}: /{}{why}", write.name(), write.file()))
+            })?;
         }
         tell(TransactionStep::Verify);
         for write in &self.journal.writes {

@@ -92,9 +92,7 @@ impl SettingWrite {
                 tree.make_folder(folder)?;
                 // The kernel checks all lines of a write before it takes the first.
                 tree.write_text(&format!("{folder}/schemata"), &lines.join("\n"))?;
-                for thread in threads {
-                    tree.write_text(&format!("{folder}/tasks"), &thread.to_string())?;
-                }
+                take_in_all(threads, |thread| tree.write_text(&format!("{folder}/tasks"), &thread.to_string()))?;
             }
         }
         self.verify(tree)
@@ -192,6 +190,28 @@ impl SettingWrite {
     }
 }
 
+/// Takes threads into a group. One that ended since it was listed is gone and needs no share; an
+/// error where all are.
+fn take_in_all(threads: &[u32], mut take_in: impl FnMut(u32) -> io::Result<()>) -> io::Result<()> {
+    let (mut taken, mut gone) = (false, None);
+    for thread in threads {
+        match take_in(*thread) {
+            Ok(()) => taken = true,
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => gone = Some(e),
+            Err(e) => return Err(e),
+        }
+    }
+    gone.filter(|_| !taken).map_or(Ok(()), Err)
+}
+
+/// Why the kernel refused the last change of resctrl, as it says itself; empty where it says
+/// nothing. The caller has the lock of resctrl, so the change was its own.
+pub(crate) fn reason_of_kernel(tree: &MachineTree) -> String {
+    let status = tree.text(&format!("{RESCTRL}/info/last_cmd_status")).unwrap_or_default();
+    let lines: Vec<&str> = status.lines().map(str::trim).filter(|line| !matches!(*line, "" | "ok")).collect();
+    if lines.is_empty() { String::new() } else { format!(" (the kernel says: {})", lines.join("; ")) }
+}
+
 /// Changes only the bits of the mask: others of the register may change meanwhile.
 fn put_bits(tree: &MachineTree, file: &str, at: u64, width: usize, mask: u64, bits: u64) -> io::Result<()> {
     let now = tree.register(file, at, width)?;
@@ -220,4 +240,29 @@ fn expect_shares(shown: &str, line: &str) -> io::Result<()> {
         share_of(wanted, domain).is_some_and(|share| now.and_then(|now| share_of(now, domain)) == Some(share))
     });
     if is_taken { Ok(()) } else { expect(now.unwrap_or("nothing"), wanted) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_ended_are_gone_unless_all_are() {
+        let errno = |errno: rustix::io::Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        let mut taken = Vec::new();
+        let done = take_in_all(&[1, 2, 3], |thread| match thread {
+            2 => Err(errno(rustix::io::Errno::SRCH)),
+            thread => {
+                taken.push(thread);
+                Ok(())
+            }
+        });
+        assert!(done.is_ok(), "{done:?}");
+        assert_eq!(taken, [1, 3]);
+        let all = take_in_all(&[1, 2], |_| Err(errno(rustix::io::Errno::SRCH)));
+        assert_eq!(all.unwrap_err().raw_os_error(), Some(rustix::io::Errno::SRCH.raw_os_error()));
+        let refused = take_in_all(&[1, 2], |_| Err(errno(rustix::io::Errno::PERM)));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(take_in_all(&[], |_| Ok(())).is_ok());
+    }
 }

@@ -63,6 +63,25 @@ impl Course {
         self.rows.extend((0..wide).map(|at| values.get(at).copied().unwrap_or(0.0)));
     }
 
+    /// Adds the row of the end. If it came so soon after the one before that the interval between
+    /// them is shorter than half of the others, both become one: a rate over a few milliseconds
+    /// says nothing, and would be the highest peak of the picture.
+    pub fn push_last(&mut self, seconds: f64, values: &[f64]) {
+        let wide = self.columns.len();
+        let is_short = match self.seconds[..] {
+            [.., _, last] => seconds - last < self.every.as_secs_f64() / 2.0,
+            _ => false,
+        };
+        let mut values = values.to_vec();
+        if is_short {
+            self.seconds.pop();
+            let last = self.rows.split_off(self.seconds.len() * wide);
+            let peaks = self.columns.iter().zip(last).enumerate().filter(|(_, (kind, _))| **kind == CourseColumn::Peak);
+            peaks.for_each(|(at, (_, last))| values.iter_mut().skip(at).take(1).for_each(|v| *v = v.max(last)));
+        }
+        self.push(seconds, &values);
+    }
+
     /// Puts each two rows together. The first row stays as it is: it is where everything begins.
     fn halve(&mut self) {
         let wide = self.columns.len();
@@ -134,6 +153,27 @@ mod tests {
         assert!(course.rates(0).iter().all(|rate| (rate - 100.0).abs() < 1e-6));
         assert_eq!(course.peaks(1).into_iter().fold(0.0, f64::max), 7.0);
         assert_eq!(course.values(1).iter().filter(|v| **v == 7.0).count(), 1);
+    }
+
+    #[test]
+    fn a_short_interval_at_the_end_is_joined_to_the_one_before() {
+        let mut course = Course::new(vec![CourseColumn::Sum, CourseColumn::Peak], Duration::from_millis(50));
+        for (at, sum, peak) in [(0.0, 0.0, 1.0), (0.05, 10.0, 1.0), (0.1, 20.0, 9.0)] {
+            course.push(at, &[sum, peak]);
+        }
+        // 6 more in 2 ms would be 3,000 a second.
+        let mut ended = course.clone();
+        ended.push_last(0.102, &[26.0, 2.0]);
+        assert_eq!((ended.seconds(), ended.values(0)), (&[0.0, 0.05, 0.102][..], vec![0.0, 10.0, 26.0]));
+        assert_eq!(ended.peaks(1), [1.0, 9.0]);
+        assert!(ended.rates(0).iter().all(|rate| *rate < 310.0), "{:?}", ended.rates(0));
+        // One that is long enough stays, and so does the only one.
+        course.push_last(0.13, &[26.0, 2.0]);
+        assert_eq!(course.seconds(), [0.0, 0.05, 0.1, 0.13]);
+        let mut short = Course::new(vec![CourseColumn::Sum], Duration::from_millis(50));
+        short.push(0.0, &[0.0]);
+        short.push_last(0.001, &[5.0]);
+        assert_eq!((short.seconds(), short.values(0)), (&[0.0, 0.001][..], vec![0.0, 5.0]));
     }
 
     #[test]

@@ -63,8 +63,8 @@ impl Recorder {
 
     /// Returns what was counted so far. A time that is counted meanwhile may be in it or not.
     pub fn histogram(&self) -> Histogram {
-        let counts = self.0.iter().map(|b| b.load(Ordering::Relaxed)).enumerate();
-        Histogram { buckets: counts.filter(|&(_, n)| n > 0).map(|(at, n)| (largest(at), n)).collect() }
+        let counts: Vec<u64> = self.0.iter().map(|b| b.load(Ordering::Relaxed)).collect();
+        Histogram::of_counts(&counts)
     }
 }
 
@@ -119,6 +119,24 @@ impl Histogram {
     /// times.
     pub fn buckets(&self) -> &[(u64, u64)] {
         &self.buckets
+    }
+
+    /// The length of [`counts`](Self::counts).
+    pub const BUCKETS: usize = BUCKETS;
+
+    /// How often each bucket was counted, the empty ones too, as one process gives a histogram to
+    /// another.
+    pub fn counts(&self) -> Vec<u64> {
+        let mut counts = vec![0; BUCKETS];
+        self.buckets.iter().for_each(|&(ns, n)| counts[bucket(ns)] = n);
+        counts
+    }
+
+    /// Makes a histogram of the [`counts`](Self::counts) of one. Any numbers give one: counts that
+    /// are missing are 0, and those behind the last bucket are left out.
+    pub fn of_counts(counts: &[u64]) -> Histogram {
+        let counts = counts.iter().copied().take(BUCKETS).enumerate();
+        Histogram { buckets: counts.filter(|&(_, n)| n > 0).map(|(at, n)| (largest(at), n)).collect() }
     }
 
     /// The number of times below a power of two of nanoseconds. It is exact: no bucket goes across
@@ -179,6 +197,21 @@ mod tests {
         assert!(sum.mean_ns().abs_diff(500_500) <= 500_500 / 32, "{}", sum.mean_ns());
         assert!(sum.buckets().windows(2).all(|w| w[0].0 < w[1].0));
         assert_eq!(Histogram::default().percentile_ns(50.0), 0);
+    }
+
+    #[test]
+    fn another_process_can_make_it_of_its_counts() {
+        let recorder = Recorder::default();
+        [0, 15, 16, 1_000_000, u64::MAX].into_iter().for_each(|ns| recorder.record_ns(ns));
+        let histogram = recorder.histogram();
+        let counts = histogram.counts();
+        assert_eq!(counts.len(), Histogram::BUCKETS);
+        assert_eq!(Histogram::of_counts(&counts), histogram);
+        assert_eq!(Histogram::of_counts(&[]), Histogram::default());
+        // What nobody counted so does no harm.
+        let odd = Histogram::of_counts(&vec![u64::MAX; 2 * BUCKETS]);
+        assert_eq!((odd.buckets().len(), odd.count(), odd.max_ns()), (BUCKETS, u64::MAX, u64::MAX));
+        assert_eq!(odd.percentile_ns(99.0), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`vocabulary`] | every measurement once: name, kind, unit, labels, help |
 //! | [`Sample`] | a value of a measurement, with its labels |
+//! | [`ByteCount`], [`ByteRate`] | bytes and rates as people read them |
 //! | [`Course`] | values over time, in bounded memory |
 //! | [`Histogram`], [`Recorder`] | distributions of times, with a bounded relative error |
 //! | [`prometheus()`], [`Document`] | samples as Prometheus' text, and as JSON |
@@ -22,6 +23,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod amounts;
 mod course;
 mod document;
 #[cfg(feature = "facade")]
@@ -34,11 +36,12 @@ pub mod spans;
 pub mod trace;
 pub mod vocabulary;
 
+pub use amounts::{ByteCount, ByteRate};
 pub use course::{Course, CourseColumn};
 pub use document::Document;
 #[cfg(feature = "facade")]
 pub use facade::FacadePublisher;
 pub use histogram::{Histogram, Recorder};
 pub use measurement::{Label, Measurement, MeasurementKind, Unit};
-pub use prometheus::prometheus;
-pub use sample::{Sample, SampleValue};
+pub use prometheus::{prometheus, prometheus_of_run};
+pub use sample::{Sample, SampleValue, continued};

@@ -91,11 +91,14 @@ pub enum Label {
     Client,
     /// The command of `dpipe`: `sort`, `log append`.
     Command,
+    /// Which of several runs of a command: the name of its file of metrics. All samples of such a
+    /// file have it, whatever they measure.
+    Run,
 }
 
 impl Label {
     /// Every label.
-    pub const ALL: [Label; 15] = [
+    pub const ALL: [Label; 16] = [
         Label::Product,
         Label::Device,
         Label::Pipe,
@@ -111,6 +114,7 @@ impl Label {
         Label::Direction,
         Label::Client,
         Label::Command,
+        Label::Run,
     ];
 
     /// Its name.
@@ -131,6 +135,31 @@ impl Label {
             Label::Direction => "direction",
             Label::Client => "client",
             Label::Command => "command",
+            Label::Run => "run",
+        }
+    }
+
+    /// What it says, in a line.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Label::Product => "The product whose pipe it is: `pipe` for a program's own, `sort`",
+            Label::Device => "What transfers compete for: `memory`, `core 3`, `blocking`, `device 259:0`",
+            Label::Pipe => "The pipe: its number in a scheduler, or its role in a product (`input`, `output`)",
+            Label::Route => "The primitives of a route, in order",
+            Label::Primitive => "The primitive",
+            Label::Class => "The priority class",
+            Label::Outcome => "What came of it: `completed`, `failed`, `hit`, `miss`",
+            Label::Scope => "Who makes the events that are counted: `thread`, `machine`",
+            Label::Capacity => "The most bytes of an item of a size class of the cache",
+            Label::Path => "How a read of the cache finds its bytes: `bytes`, `sectors`, `blocks`",
+            Label::Origin => "Who changed a file: `inside` or `outside` the process",
+            Label::Phase => "The phase of a sort or of the save of a checkpoint",
+            Label::Direction => "The way of the bytes: `in` or `out`",
+            Label::Client => "The number of a client in the service's log",
+            Label::Command => "The command of `dpipe`: `sort`, `log append`",
+            Label::Run => {
+                "The name of the file of metrics that it stands in, without `.prom`; on all samples of the file"
+            }
         }
     }
 }

@@ -14,6 +14,16 @@ const POWERS: std::ops::RangeInclusive<u32> = 7..=36;
 /// in the order in which the measurements first appear. Absent ones are remarks: a value of 0 would
 /// be a lie.
 pub fn prometheus(samples: &[Sample]) -> String {
+    text_of(samples, None)
+}
+
+/// The same with the label [`Label::Run`] on every sample, which tells the files of several runs of
+/// one program apart: a reader of files takes no two series of one name with the same labels.
+pub fn prometheus_of_run(samples: &[Sample], run: &str) -> String {
+    text_of(samples, Some(run))
+}
+
+fn text_of(samples: &[Sample], run: Option<&str>) -> String {
     let mut families: Vec<&'static Measurement> = Vec::new();
     for sample in samples {
         if !families.iter().any(|known| known.name == sample.measurement().name) {
@@ -22,18 +32,24 @@ pub fn prometheus(samples: &[Sample]) -> String {
     }
     let mut text = String::new();
     for family in families {
-        write_family(&mut text, family, samples.iter().filter(|sample| sample.measurement().name == family.name));
+        let of_it = samples.iter().filter(|sample| sample.measurement().name == family.name);
+        write_family(&mut text, family, of_it, run);
     }
     text
 }
 
 // Writing to a String cannot fail, hence the discarded results.
-fn write_family<'a>(text: &mut String, family: &Measurement, samples: impl Iterator<Item = &'a Sample>) {
+fn write_family<'a>(
+    text: &mut String,
+    family: &Measurement,
+    samples: impl Iterator<Item = &'a Sample>,
+    run: Option<&str>,
+) {
     let name = family.name;
     let mut has_head = false;
     for sample in samples {
         if let SampleValue::Absent(why) = sample.value() {
-            let _ = writeln!(text, "# {name}{} is absent: {}", labels(sample, None), on_one_line(why));
+            let _ = writeln!(text, "# {name}{} is absent: {}", labels(sample, run, None), on_one_line(why));
             continue;
         }
         if !std::mem::replace(&mut has_head, true) {
@@ -41,10 +57,10 @@ fn write_family<'a>(text: &mut String, family: &Measurement, samples: impl Itera
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", family.kind.as_str());
         }
         let _ = match sample.value() {
-            SampleValue::Integer(value) => writeln!(text, "{name}{} {value}", labels(sample, None)),
-            SampleValue::Float(value) => writeln!(text, "{name}{} {}", labels(sample, None), float(*value)),
+            SampleValue::Integer(value) => writeln!(text, "{name}{} {value}", labels(sample, run, None)),
+            SampleValue::Float(value) => writeln!(text, "{name}{} {}", labels(sample, run, None), float(*value)),
             SampleValue::Histogram(times) => {
-                write_histogram(text, name, sample, times);
+                write_histogram(text, name, sample, run, times);
                 Ok(())
             }
             SampleValue::Absent(_) => Ok(()),
@@ -52,22 +68,24 @@ fn write_family<'a>(text: &mut String, family: &Measurement, samples: impl Itera
     }
 }
 
-fn write_histogram(text: &mut String, name: &str, sample: &Sample, times: &Histogram) {
+fn write_histogram(text: &mut String, name: &str, sample: &Sample, run: Option<&str>, times: &Histogram) {
     let count = times.count();
     for power in POWERS {
         let le = ((1u64 << power) - 1) as f64 / 1e9;
-        let labels = labels(sample, Some(&float(le)));
+        let labels = labels(sample, run, Some(&float(le)));
         let _ = writeln!(text, "{name}_bucket{labels} {}", times.below_power(power));
     }
-    let _ = writeln!(text, "{name}_bucket{} {count}", labels(sample, Some("+Inf")));
-    let _ = writeln!(text, "{name}_sum{} {}", labels(sample, None), float(times.sum_ns() as f64 / 1e9));
-    let _ = writeln!(text, "{name}_count{} {count}", labels(sample, None));
+    let _ = writeln!(text, "{name}_bucket{} {count}", labels(sample, run, Some("+Inf")));
+    let _ = writeln!(text, "{name}_sum{} {}", labels(sample, run, None), float(times.sum_ns() as f64 / 1e9));
+    let _ = writeln!(text, "{name}_count{} {count}", labels(sample, run, None));
 }
 
-/// The labels of a sample in braces, with the bound of a bucket; nothing where there are none.
-fn labels(sample: &Sample, bound: Option<&str>) -> String {
+/// The labels of a sample in braces, with the run and the bound of a bucket; nothing where there
+/// are none.
+fn labels(sample: &Sample, run: Option<&str>, bound: Option<&str>) -> String {
     let own = sample.labels().iter().map(|(label, value)| (Label::as_str(*label), value.as_str()));
     let all: Vec<String> = own
+        .chain(run.map(|run| (Label::Run.as_str(), run)))
         .chain(bound.map(|bound| ("le", bound)))
         .map(|(label, value)| format!("{label}=\"{}\"", escaped(value)))
         .collect();

@@ -49,6 +49,7 @@ pub static ALL: &[SpanDefinition] = &[
     event(Trace, "submit", &["class", "len_bytes"], "A transfer is given to a runtime; its end is in the histograms"),
     span(Info, "sort", &["memory_bytes", "threads"], "A sort or a merge of inputs, as a whole"),
     span(Debug, "merge_pass", &["runs"], "Runs are merged, into one run or the output"),
+    event(Debug, "evictions", &["items"], "Items that a cache evicted for others since it told of them last"),
     event(Debug, "slabs_reassigned", &["slabs"], "A cache emptied slabs of some size classes for others"),
     span(Debug, "revoke", &[], "A capability of a fabric is withdrawn, with all that was made of it"),
     event(Debug, "log_rotation", &["segments"], "A log began segments"),

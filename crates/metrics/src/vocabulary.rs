@@ -143,7 +143,7 @@ measurements! {
     CACHE_READS = "datapipes_cache_reads_total", Counter, Count, [Outcome],
         "Reads of pieces that lie in one page";
     CACHE_READ_TIME = "datapipes_cache_read_seconds", Histogram, Seconds, [Outcome],
-        "Times of reads";
+        "Times of calls that read, from the call to its return; a call is a hit if all of its ranges were cached";
     CACHE_ASKED = "datapipes_cache_asked_bytes_total", Counter, Bytes, [],
         "Bytes that were asked for";
     CACHE_DEVICE_BYTES = "datapipes_cache_device_bytes_total", Counter, Bytes, [],
@@ -253,7 +253,7 @@ measurements! {
     CHANNEL_CREDITS = "datapipes_channel_credits", Gauge, Count, [Pipe],
         "Blocks that may be outstanding";
     CHANNEL_BLOCK_TIME = "datapipes_channel_block_seconds", Histogram, Seconds, [Pipe],
-        "Times from the push of a block until its sender knew the reply";
+        "Times from the push of a block until its receiver replied, without the empty ones that end streams";
 
     // The sort (datapipes-sort).
     SORT_RECORDS = "datapipes_sort_records", Gauge, Count, [Direction],
@@ -302,10 +302,22 @@ measurements! {
         "Clients that are connected";
     SERVICE_CLIENT_LIMIT = "datapipes_service_client_limit", Gauge, Count, [],
         "The most clients that may be connected";
+    SERVICE_EXPORTED = "datapipes_service_exported_bytes", Gauge, Bytes, [],
+        "Memory that the service exports to other processes and machines (--export)";
+    SERVICE_EXPORT_PIPES = "datapipes_service_export_pipes", Gauge, Count, [],
+        "Pipes of others that have exported memory open. The kernel or UCX moves their bytes, and they count them";
     SERVICE_SCRAPES = "datapipes_service_scrapes_total", Counter, Count, [Outcome],
         "Requests for metrics: answered, refused because they ask for something else, cut off before an answer";
     CLIENT_PIPES = "datapipes_client_pipes", Gauge, Count, [Client],
         "Pipes of a client";
     CLIENT_MAPPED = "datapipes_client_mapped_bytes", Gauge, Bytes, [Client],
         "Bytes of a client's memory that are mapped";
+    CLIENT_BYTES = "datapipes_client_bytes_total", Counter, Bytes, [Client, Class],
+        "Bytes that transfers of a client moved";
+    CLIENT_TRANSFERS = "datapipes_client_transfers_total", Counter, Count, [Client, Class, Outcome],
+        "Transfers of a client that ended";
+    CLIENT_UNDER_WAY = "datapipes_client_transfers_under_way", Gauge, Count, [Client, Class],
+        "Transfers of a client that are under way";
+    CLIENT_TRANSFER_TIME = "datapipes_client_transfer_seconds", Histogram, Seconds, [Client, Class],
+        "Times of a client's transfers, from the call to the end";
 }

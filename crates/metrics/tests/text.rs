@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use datapipes_metrics::{
-    Document, Histogram, Label, MeasurementKind, Recorder, Sample, SampleValue, prometheus, vocabulary,
+    Document, Histogram, Label, MeasurementKind, Recorder, Sample, SampleValue, prometheus, prometheus_of_run,
+    vocabulary,
 };
 use proptest::prelude::*;
 
@@ -23,6 +24,26 @@ fn a_family_has_one_head_and_its_samples_together() {
          datapipes_cache_budget_bytes 7\n"
     );
     assert_eq!(prometheus(&[]), "");
+}
+
+#[test]
+fn files_of_several_runs_have_no_series_in_common() {
+    let times = Recorder::default();
+    times.record_ns(100);
+    let samples = [
+        Sample::new(&vocabulary::CACHE_READS, 3u64).label(Label::Outcome, "hit"),
+        Sample::new(&vocabulary::SORT_TIME, 1.5),
+        Sample::new(&vocabulary::CACHE_READ_TIME, times.histogram()),
+    ];
+    let series = |text: &str| -> BTreeSet<String> {
+        let values = text.lines().filter(|line| !line.starts_with('#'));
+        values.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
+    };
+    let [one, other] = ["a", "b\"\n"].map(|run| series(&prometheus_of_run(&samples, run)));
+    assert!(one.is_disjoint(&other) && one.len() == series(&prometheus(&samples)).len(), "{one:?} {other:?}");
+    assert!(one.contains("datapipes_cache_reads_total{outcome=\"hit\",run=\"a\"}"), "{one:?}");
+    assert!(one.contains("datapipes_cache_read_seconds_bucket{run=\"a\",le=\"+Inf\"}"), "{one:?}");
+    assert!(other.contains("datapipes_sort_seconds{run=\"b\\\"\\n\"}"), "{other:?}");
 }
 
 #[test]
@@ -172,6 +193,10 @@ fn names_follow_the_rules() {
         assert_eq!(labels.len(), measurement.labels.len(), "{name}");
     }
     let used: BTreeSet<_> = vocabulary::ALL.iter().flat_map(|(_, m)| m.labels).collect();
-    assert_eq!(used.len(), Label::ALL.len(), "a label that no measurement has");
+    // A run is a label of the whole file.
+    let unused: Vec<_> = Label::ALL.iter().filter(|label| !used.contains(label)).collect();
+    assert_eq!(unused, [&Label::Run], "a label that no measurement has, or a file's that one has");
     assert!(Label::ALL.iter().all(|label| label.as_str() != "le"), "Prometheus' own");
+    let helps = Label::ALL.iter().map(|label| label.help());
+    assert!(helps.clone().all(|help| !help.is_empty() && !help.ends_with('.') && !help.contains('|')));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use datapipes_metrics::{Label, spans, vocabulary};
+use datapipes_metrics::{Label, Measurement, spans, vocabulary};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find(|dir| dir.join("Cargo.lock").exists()).unwrap().to_path_buf()
@@ -76,7 +76,7 @@ fn every_span_and_event_is_told_of_as_it_is_listed() {
         .collect();
     assert_eq!(told, listed);
     // Fields are labels of measurements, sums with their unit, or numbers of things.
-    let counts = ["runs", "threads", "slabs", "segments", "regions", "number"];
+    let counts = ["runs", "threads", "items", "slabs", "segments", "regions", "number"];
     for span in spans::ALL {
         for field in span.fields {
             let is_label = Label::ALL.iter().any(|label| label.as_str() == *field);
@@ -142,6 +142,71 @@ fn every_query_of_the_dashboard_asks_for_what_is_there() {
         }
     }
     assert!(queries > 20, "{queries}");
+}
+
+/// What follows each `before` in a text, up to `end`.
+fn between<'t>(text: &'t str, before: &str, end: char) -> Vec<&'t str> {
+    text.split(before).skip(1).filter_map(|rest| rest.split(end).next()).collect()
+}
+
+/// The measurement of which this is a series.
+fn measurement(series: &str) -> &'static Measurement {
+    let of_it = |m: &&Measurement| m.name == series || series.strip_prefix(m.name).is_some_and(|end| end == "_bucket");
+    vocabulary::ALL.iter().map(|(_, measurement)| *measurement).find(of_it).unwrap_or_else(|| panic!("{series}"))
+}
+
+#[test]
+fn every_label_of_the_dashboard_is_one_of_what_it_shows() {
+    let text = std::fs::read_to_string(root().join("docs/grafana.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut families = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        for target in panel["targets"].as_array().unwrap() {
+            let (query, legend) = (target["expr"].as_str().unwrap(), target["legendFormat"].as_str().unwrap());
+            let told = format!("{title}: {query}: {legend}");
+            let series = *names(query).iter().next().unwrap();
+            let measurement = measurement(series);
+            // Commands write files; the service and its clients are read over HTTP and have no run.
+            let family = series.split('_').nth(1).unwrap();
+            families.insert(family.to_owned());
+            let runs = !["service", "client"].contains(&family);
+            let mut known: BTreeSet<&str> = measurement.labels.iter().map(|label| label.as_str()).collect();
+            if runs {
+                known.insert(Label::Run.as_str());
+            }
+            // Who reads them adds the machine.
+            known.insert("instance");
+            assert!(query.matches("datapipes_").count() == query.matches("{instance=~\"$instance\"").count(), "{told}");
+            // The labels that are left of each series.
+            let sums = between(query, "sum by (", ')');
+            assert_eq!(sums.len(), query.matches("sum").count(), "{told}: a sum over everything");
+            let mut left = known.clone();
+            for sum in sums {
+                left = sum.split(',').map(str::trim).collect();
+                assert_eq!(left.remove("le"), series.ends_with("_bucket"), "{told}");
+            }
+            assert!(left.is_subset(&known), "{told}: {left:?} of {known:?}");
+            assert!(!runs || left.contains("run"), "{told}: runs are put together");
+            assert!(left.contains("instance"), "{told}: machines are put together");
+            let shown: BTreeSet<&str> = between(legend, "{{", '}').into_iter().collect();
+            assert_eq!(shown, left, "{told}: two series have one legend, or it names what none has");
+        }
+    }
+    // What is measured has a panel; the machine's counters are those of `dpipe counters`.
+    let measured = vocabulary::ALL.iter().filter(|(_, m)| m.labels != [Label::Scope]);
+    let measured: BTreeSet<String> = measured.map(|(_, m)| m.name.split('_').nth(1).unwrap().to_owned()).collect();
+    assert_eq!(families, measured);
+}
+
+#[test]
+fn the_page_lists_every_label() {
+    let mut table = String::from("| label | what it says |\n|---|---|\n");
+    for label in Label::ALL {
+        writeln!(table, "| `{}` | {} |", label.as_str(), label.help()).unwrap();
+    }
+    let page = std::fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    assert!(page.contains(&table), "docs/metrics.md has another list of labels; this one is right:\n{table}");
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //!   an engine beside the cores (Larsen and Lee, *Platform IO DMA Transaction Acceleration*).
 //! - [`io_cache`]: the last-level cache between devices, cores and persistent memory (Vogel et al.,
 //!   *Data Pipes*, CIDR 2023, section 4).
+//! - [`cloudsort`]: a sort of many terabytes on a cluster (Luan et al., *Exoshuffle-CloudSort*,
+//!   2022).
 //! - [`pipette`]: SSDs that are read by pages or by bytes, with and without the fine-grained cache
 //!   of this project (Bai et al., *Pipette*, DAC 2022).
 //!
@@ -17,6 +19,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
+pub mod cloudsort;
 pub mod io_cache;
 pub mod pipette;
 pub mod placements;

@@ -197,8 +197,10 @@ pub(crate) fn short(value: f64) -> String {
 fn trimmed(value: f64) -> String {
     let digits = match value.abs() {
         10.0.. => 1,
-        0.1.. => 2,
-        0.001.. => 4,
+        1.0.. => 2,
+        0.1.. => 3,
+        0.01.. => 4,
+        0.001.. => 5,
         _ => 6,
     };
     let text = format!("{value:.digits$}");

@@ -59,4 +59,4 @@ mod status;
 
 pub use client::{Client, ClientPipe, ClientPlace, default_paths};
 pub use shared::SharedMemory;
-pub use status::{ClientStatus, ServiceStatus};
+pub use status::{ClientStatus, ClientTransfers, ExportTotals, ServiceStatus};

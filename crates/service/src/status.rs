@@ -1,6 +1,6 @@
 //! The status that a service reports.
 
-use datapipes_core::runtime::RuntimeReport;
+use datapipes_core::runtime::{MeteredTransfers, PriorityClass, RuntimeReport};
 use datapipes_metrics::{Label, Sample, vocabulary};
 use serde::{Deserialize, Serialize};
 
@@ -24,10 +24,22 @@ pub struct ServiceStatus {
     pub connected: u64,
     /// The clients of the asking user; all clients if that is root or the service's own user.
     pub clients: Vec<ClientStatus>,
+    /// Memory that it exports.
+    #[serde(default)]
+    pub exports: ExportTotals,
     /// The limits of each client.
     pub limits: ServiceLimits,
     /// The runtime's report, without the single pipes if the asking user may not see all.
     pub runtime: RuntimeReport,
+}
+
+/// Memory that a service exports to other processes and machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportTotals {
+    /// Bytes of all exports.
+    pub bytes: u64,
+    /// Pipes of others that have them open.
+    pub pipes: u64,
 }
 
 /// A client of a service.
@@ -46,6 +58,42 @@ pub struct ClientStatus {
     pub pipes: u64,
     /// Bytes of its memory that are mapped.
     pub mapped_bytes: u64,
+    /// Its transfers since it connected, by the classes that it used.
+    #[serde(default)]
+    pub transfers: Vec<ClientTransfers>,
+}
+
+/// The transfers of a client's pipes of a class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ClientTransfers {
+    /// The class.
+    pub class: PriorityClass,
+    /// What was counted of them.
+    #[serde(flatten)]
+    pub of: MeteredTransfers,
+}
+
+impl ClientStatus {
+    fn samples(&self) -> Vec<Sample> {
+        let number = self.number.to_string();
+        let mut samples = vec![
+            Sample::new(&vocabulary::CLIENT_PIPES, self.pipes),
+            Sample::new(&vocabulary::CLIENT_MAPPED, self.mapped_bytes),
+        ];
+        for ClientTransfers { class, of } in &self.transfers {
+            let ended = |n: u64, outcome| Sample::new(&vocabulary::CLIENT_TRANSFERS, n).label(Label::Outcome, outcome);
+            let all = [
+                Sample::new(&vocabulary::CLIENT_BYTES, of.bytes),
+                ended(of.completed, "completed"),
+                ended(of.failed, "failed"),
+                Sample::new(&vocabulary::CLIENT_UNDER_WAY, of.under_way),
+                Sample::new(&vocabulary::CLIENT_TRANSFER_TIME, of.times.clone()),
+            ];
+            samples.extend(all.map(|sample| sample.label(Label::Class, class.name())));
+        }
+        samples.into_iter().map(|sample| sample.label(Label::Client, number.clone())).collect()
+    }
 }
 
 impl ServiceStatus {
@@ -61,11 +109,11 @@ impl ServiceStatus {
             Sample::new(&vocabulary::SERVICE_CLIENTS, self.connected),
             Sample::new(&vocabulary::SERVICE_CLIENT_LIMIT, self.limits.clients),
         ];
-        for client in &self.clients {
-            let of = |measurement, n: u64| Sample::new(measurement, n).label(Label::Client, client.number.to_string());
-            samples.push(of(&vocabulary::CLIENT_PIPES, client.pipes));
-            samples.push(of(&vocabulary::CLIENT_MAPPED, client.mapped_bytes));
+        if self.exports.bytes > 0 {
+            samples.push(Sample::new(&vocabulary::SERVICE_EXPORTED, self.exports.bytes));
+            samples.push(Sample::new(&vocabulary::SERVICE_EXPORT_PIPES, self.exports.pipes));
         }
+        samples.extend(self.clients.iter().flat_map(ClientStatus::samples));
         samples.extend(self.runtime.samples());
         samples
     }

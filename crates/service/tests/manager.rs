@@ -5,9 +5,11 @@ mod scene;
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use scene::{Dir, PATIENCE, Service};
 
 /// The socket of a service manager, and a service that it starts with these variables.
@@ -107,6 +109,7 @@ fn said(names_it: bool) -> String {
     let inode = stat.st_ino + u64::from(!names_it);
     let mut command = Command::new(env!("CARGO_BIN_EXE_dpiped"));
     command.args(["--socket", "/nonexistent/s"]).env("JOURNAL_STREAM", format!("{}:{inode}", stat.st_dev));
+    command.env("DATAPIPES_JOURNAL", dir.0.join("absent"));
     let status = command.stderr(Stdio::from(file)).status().unwrap();
     assert_eq!(status.code(), Some(2));
     std::fs::read_to_string(path).unwrap()
@@ -117,4 +120,79 @@ fn lines_for_the_journal_begin_with_their_priority() {
     let (journal, file) = (said(true), said(false));
     assert!(journal.starts_with("<3>listen: ") && journal.contains("/nonexistent"), "{journal}");
     assert!(file.starts_with("dpiped: listen: ") && file.contains("/nonexistent"), "{file}");
+}
+
+/// What a service sends to a journal that listens.
+fn entries(journal: &UnixDatagram) -> Vec<Vec<String>> {
+    let mut entries = Vec::new();
+    let mut bytes = [0; 4096];
+    while let Ok(len) = journal.recv(&mut bytes) {
+        entries.push(String::from_utf8_lossy(&bytes[..len]).lines().map(str::to_owned).collect());
+    }
+    entries
+}
+
+/// A connection to a service, if it is there.
+fn seqpacket(path: &Path) -> Option<std::os::fd::OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(path).unwrap()).ok().map(|()| socket)
+}
+
+#[test]
+fn the_journal_gets_fields_and_standard_error_nothing() {
+    let dir = Dir::new();
+    let journal = UnixDatagram::bind(dir.0.join("journal")).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let file = std::fs::File::create(dir.0.join("stderr")).unwrap();
+    let stat = rustix::fs::fstat(&file).unwrap();
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dpiped"));
+        command.env("JOURNAL_STREAM", format!("{}:{}", stat.st_dev, stat.st_ino));
+        command.env("DATAPIPES_JOURNAL", dir.0.join("journal")).stderr(file.try_clone().unwrap());
+        command.arg("--socket").arg(dir.0.join("s"));
+        command
+    };
+    // One that cannot start, and one that serves a client who does not speak its protocol.
+    assert_eq!(start().args(["--metrics", "/nonexistent/m"]).status().unwrap().code(), Some(2));
+    let refused = entries(&journal);
+    let has = |entry: &[String], field: &str| entry.iter().any(|line| line.starts_with(field));
+    let cannot = refused.iter().find(|entry| has(entry, "DATAPIPES_EVENT=CannotStart")).unwrap();
+    assert!(has(cannot, "PRIORITY=3") && has(cannot, "SYSLOG_IDENTIFIER=dpiped"), "{cannot:?}");
+    let id = datapipes_service::server::LogEvent::CannotStart.message_id();
+    assert!(has(cannot, &format!("MESSAGE_ID={id}")) && has(cannot, "MESSAGE="), "{cannot:?}");
+    let mut service = start().spawn().unwrap();
+    let mut client = None;
+    datapipes_testkit::until("the service serves", || {
+        client = seqpacket(&dir.0.join("s"));
+        client.is_some()
+    });
+    rustix::io::write(client.as_ref().unwrap(), b"nonsense").unwrap();
+    let mut found = None;
+    datapipes_testkit::until("an entry about the client", || {
+        found = entries(&journal).into_iter().find(|entry| has(entry, "DATAPIPES_CLIENT="));
+        found.is_some()
+    });
+    let told = found.unwrap();
+    let me = format!("DATAPIPES_CLIENT_PID={}", std::process::id());
+    assert!(has(&told, "DATAPIPES_EVENT=ClientCutOff") && has(&told, "PRIORITY=4") && has(&told, &me), "{told:?}");
+    service.kill().unwrap();
+    service.wait().unwrap();
+    assert_eq!(std::fs::read_to_string(dir.0.join("stderr")).unwrap(), "");
+}
+
+#[test]
+fn a_manager_that_does_not_read_its_socket_holds_nothing_up() {
+    let dir = Dir::new();
+    // Every probe tells the manager something, and after a few messages its socket is full.
+    let (manager, service) = managed(&dir, &[("WATCHDOG_USEC", "300000")]);
+    let full = UnixDatagram::unbound().unwrap();
+    full.set_nonblocking(true).unwrap();
+    full.connect(dir.0.join("notify")).unwrap();
+    while full.send(b"STATUS=full").is_ok() {}
+    assert!(service.client().status().is_ok(), "it serves all the same");
+    std::thread::sleep(Duration::from_millis(700));
+    service.signal(15);
+    let (status, log) = service.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    drop(manager);
 }

@@ -11,6 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use datapipes_core::{ConnectFdOptions, ErrorKind};
+use datapipes_service::ClientPlace;
 use scene::{Dir, PATIENCE, Service, others_are_served};
 
 /// The port at which a service says that its metrics are.
@@ -245,7 +247,7 @@ fn prometheus_itself_reads_the_metrics_and_answers_the_dashboard() {
     let (mut queries, mut with_result) = (0, Vec::new());
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().unwrap() {
-            let asked = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m");
+            let asked = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$instance", ".*");
             let answer = prometheus.query(&asked).unwrap();
             assert_eq!(answer["status"], "success", "{asked}: {answer}");
             assert!(answer.get("warnings").is_none(), "{asked}: {answer}");
@@ -281,4 +283,56 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_path_that_is_refused_has_nothing_left_beside_it() {
+    let dir = Dir::new();
+    let places = dir.0.join("places");
+    std::fs::create_dir(&places).unwrap();
+    std::fs::write(places.join("file"), "precious").unwrap();
+    std::fs::create_dir(places.join("folder")).unwrap();
+    std::os::unix::fs::symlink("nowhere", places.join("dangling")).unwrap();
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, places.join("fifo"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for name in ["file", "folder", "dangling", "fifo"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dpiped"));
+        command.arg("--socket").arg(dir.0.join("s")).arg("--metrics").arg(places.join(name));
+        let refused = command.output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{name}: {refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("not a socket"), "{name}: {refused:?}");
+    }
+    let mut left: Vec<_> = std::fs::read_dir(&places).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["dangling", "fifo", "file", "folder"]);
+    assert_eq!(std::fs::read(places.join("file")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_client_is_seen_with_its_rate_class_queue_and_times() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let (source, target) = (scene::file_of(&[7; 4096]), scene::memory_of(&[0; 4096]));
+    let (source, target) = (ClientPlace::file(&source), ClientPlace::memory(&target));
+    let mut pipe = client.connect_pipe(&source, &target, &ConnectFdOptions::default()).unwrap();
+    pipe.transfer(scene::whole(4096)).unwrap();
+    assert_eq!(pipe.transfer(scene::whole(5000)).unwrap_err().kind(), ErrorKind::OutOfRange);
+    let status = client.status().unwrap();
+    let own = status.clients.iter().find(|other| other.pid == std::process::id().cast_signed() && other.pipes > 0);
+    let own = own.unwrap_or_else(|| panic!("{status:#?}"));
+    let [transfers] = &own.transfers[..] else { panic!("{own:#?}") };
+    assert_eq!(transfers.class.name(), "normal");
+    assert_eq!((transfers.of.completed, transfers.of.failed, transfers.of.under_way), (1, 0, 0));
+    assert_eq!((transfers.of.bytes, transfers.of.times.count()), (4096, 1), "{transfers:#?}");
+    let samples = status.samples();
+    let text = datapipes_metrics::prometheus(&samples);
+    let series = format!("client=\"{}\"", own.number);
+    assert!(text.lines().any(|line| line.starts_with("datapipes_client_bytes_total{") && line.contains(&series)));
+    assert!(text.contains("datapipes_client_transfer_seconds_count{"), "{text}");
+    // What it moved is not forgotten with its pipe.
+    drop(pipe);
+    service.until("its pipe has ended", |status| {
+        let own = status.clients.iter().find(|other| other.number == own.number).unwrap();
+        own.pipes == 0 && own.transfers == [transfers.clone()]
+    });
 }

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use datapipes_core::topology::BlockDevice;
 use datapipes_core::{
-    Constraints, Dram, ErrorKind, FileMode, Machine, MapOptions, OutputFile, Pages, Pool, Result, StagePlace,
+    Constraints, Dram, Error, ErrorKind, FileMode, Machine, MapOptions, OutputFile, Pages, Pool, Result, StagePlace,
 };
 
 use crate::control::Control;
 use crate::input::Input;
-use crate::memory::blocks::OrderedStream;
+use crate::long::{self, LongLines};
+use crate::memory::blocks::{ALIGN, OrderedStream};
 use crate::memory::budget::{Budget, MIN_MEMORY, address_space};
 use crate::output::Output;
 use crate::records::entry::Entry;
@@ -27,7 +28,10 @@ use crate::waits::SortWait;
 pub(crate) struct Settings {
     pub(crate) memory_bytes: u64,
     pub(crate) threads: usize,
+    /// Whether the user chose that many threads, and not only the most.
+    pub(crate) threads_are_given: bool,
     pub(crate) unique: bool,
+    pub(crate) in_order: bool,
     pub(crate) fan_in: usize,
     pub(crate) method: SortMethod,
     pub(crate) compression: SpillCompression,
@@ -40,6 +44,8 @@ pub(crate) struct Work<'a> {
     pub(crate) places: Vec<StagePlace>,
     /// Bytes of all inputs, if that is known.
     pub(crate) total: Option<u64>,
+    /// Memory to use instead of fresh memory.
+    pub(crate) pool: Option<Pool>,
 }
 
 /// The machine, the memory and the layout of a job.
@@ -57,6 +63,8 @@ pub(crate) struct Engine<'a, L> {
     pub(crate) expected_records: Option<u64>,
     /// Whether the whole input is expected to fit the memory at once.
     pub(crate) fits: bool,
+    /// The most bytes of a line that is sorted as it is, if longer ones get stubs.
+    long_limit: Option<usize>,
     pub(crate) memory: Dram,
     pub(crate) movements: Movements,
 }
@@ -71,7 +79,7 @@ impl<'a, L: Layout> Engine<'a, L> {
     ) -> Result<Self> {
         let mut settings = settings;
         let memory_asked_bytes = settings.memory_bytes;
-        let mean_len = mean_len(layout, work);
+        let mean_len = mean_len(machine, layout, work);
         let weight = weight(layout, mean_len);
         let expected_records = work.total.map(|total| (total as f64 / mean_len) as u64);
         loop {
@@ -87,15 +95,23 @@ impl<'a, L: Layout> Engine<'a, L> {
             let small = work.total.is_some_and(|total| total < huge_page);
             let pages = if small { Pages::Small } else { Pages::Huge };
             let options = MapOptions::default().pages(pages).prefault(false);
-            let pool = match Pool::new(budget.pool, options) {
+            let given = work.pool.as_ref().and_then(|pool| Dram::from_pool(pool, budget.pool).ok());
+            let fresh = || Dram::from_pool(&Pool::new(budget.pool, options)?, budget.pool);
+            let memory = match given.map_or_else(fresh, Ok) {
                 Err(e) if e.kind() == ErrorKind::OutOfMemory && settings.memory_bytes > MIN_MEMORY => {
                     settings.memory_bytes = less(settings.memory_bytes);
                     continue;
                 }
-                pool => pool?,
+                memory => memory?,
             };
-            let memory = Dram::from_pool(&pool, budget.pool)?;
             let (total, movements) = (work.total, Movements::default());
+            // Records in memory are merged where they are.
+            let in_memory = work.inputs.iter().all(|input| matches!(input, Input::Memory { .. }));
+            let long_limit = (!fits && !in_memory && layout.terminator().is_some())
+                .then(|| long::limit(settings.memory_bytes.max(MIN_MEMORY)));
+            if let Some(limit) = long_limit {
+                layout.set_long_limit(limit);
+            }
             return Ok(Engine {
                 machine,
                 layout,
@@ -106,9 +122,25 @@ impl<'a, L: Layout> Engine<'a, L> {
                 total,
                 expected_records,
                 fits,
+                long_limit,
                 memory,
                 movements,
             });
+        }
+    }
+
+    /// Returns what takes lines that are too long, if any may be.
+    pub(crate) fn long_lines<'l>(&'l self, spill: &'l Spill<'l>) -> Option<LongLines<'l>> {
+        let terminator = self.layout.terminator()?;
+        self.long_limit.map(|limit| LongLines::new(self.machine, (spill, self.control), (limit, terminator)))
+    }
+
+    /// Notes in the report what was set aside.
+    pub(crate) fn close_long_lines(&self, long: Option<LongLines<'_>>, report: &mut SortReport) {
+        if let Some(long) = long {
+            (report.long_lines, report.long_line_bytes) = long.counted();
+            report.long_line_limit = long.limit as u64;
+            long.close(&self.movements);
         }
     }
 
@@ -151,6 +183,21 @@ impl<'a, L: Layout> Engine<'a, L> {
                 let pipe = Box::new(self.machine.connect_with(&self.memory, file.ssd(), &constraints)?);
                 Ok(Sink::File { file, pipe })
             }
+            Output::Memory { name, memory } => {
+                if !memory.len().is_multiple_of(ALIGN) {
+                    let context = format!("{}: {} bytes of memory for the output", name.display(), memory.len());
+                    return Err(Error::new(ErrorKind::InvalidInput, "sort", context)
+                        .with_advice("give it a multiple of 4096 bytes"));
+                }
+                let pipe = Box::new(self.machine.connect(&self.memory, &memory)?);
+                Ok(Sink::Memory { len: memory.len() as u64, pipe })
+            }
+            Output::Place(place) => {
+                let typical_len = Some(self.control.progress.total.load(Relaxed).max(self.budget.block as u64));
+                let constraints = Constraints::default().typical_len(typical_len);
+                let pipe = Box::new(self.machine.connect_with(&self.memory, &*place, &constraints)?);
+                Ok(Sink::Place { place, pipe })
+            }
             Output::Stream { name, file } => {
                 Ok(Sink::Stream(OrderedStream::new(name, file, self.control, &self.movements)))
             }
@@ -177,10 +224,10 @@ fn weight<L: Layout>(layout: &L, mean_len: f64) -> f64 {
 }
 
 /// The mean length of records: of the first lines, if their lengths differ.
-fn mean_len<L: Layout>(layout: &L, work: &Work<'_>) -> f64 {
+fn mean_len<L: Layout>(machine: &Machine, layout: &L, work: &Work<'_>) -> f64 {
     match layout.fixed_len() {
         Some(len) => len as f64,
-        None => sample_mean(&work.inputs, layout.terminator().unwrap_or(b'\n')),
+        None => sample_mean(machine, &work.inputs, layout.terminator().unwrap_or(b'\n')),
     }
 }
 
@@ -193,9 +240,9 @@ fn fits(weight: f64, budget: &Budget, work: &Work<'_>) -> bool {
 }
 
 /// The mean length of the first lines of the first file that can be sampled.
-fn sample_mean(inputs: &[Input], terminator: u8) -> f64 {
+fn sample_mean(machine: &Machine, inputs: &[Input], terminator: u8) -> f64 {
     let mut sample = vec![0; 256 << 10];
-    let read = inputs.iter().find_map(|input| input.sample(&mut sample));
+    let read = inputs.iter().find_map(|input| input.sample(machine, &mut sample));
     let bytes = &sample[..read.unwrap_or(0)];
     bytes.len() as f64 / (memchr::memchr_iter(terminator, bytes).count() as f64 + 1.0).max(1.0)
 }

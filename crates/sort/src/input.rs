@@ -5,11 +5,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, Pipe, Result, Span, Ssd, Transfer};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 
-use crate::control::Control;
+use crate::control::{Control, count};
+use crate::place::InputPlace;
 use crate::report::{MovementRole, Movements};
 use crate::stoppable::StoppableFile;
 use crate::waits::SortWait;
@@ -23,6 +25,24 @@ pub enum Input {
         ssd: Ssd,
         /// Offset of the first record, in bytes.
         from: u64,
+    },
+    /// Bytes of a file, which begin and end with records, read through a pipe. See
+    /// [`RecordBorders`](crate::RecordBorders).
+    Range {
+        /// The file.
+        ssd: Ssd,
+        /// Offset of the first record, in bytes.
+        from: u64,
+        /// Offset behind the last record, in bytes.
+        to: u64,
+    },
+    /// Bytes in memory. [`merge`](crate::merge) uses them where they are, and returns an error if
+    /// they are not in order. Nobody may write to them meanwhile.
+    Memory {
+        /// The name for messages.
+        name: PathBuf,
+        /// The bytes.
+        memory: Dram,
     },
     /// Anything else that can be read: a terminal, a socket, another program's output.
     Stream {
@@ -40,12 +60,24 @@ pub enum Input {
         /// The bytes that were read: the first ones.
         bytes: Vec<u8>,
     },
+    /// A stream of a known number of bytes, such as what another process sends over a connection.
+    /// That it ends earlier is an error, and what follows is not read.
+    Counted {
+        /// Its name for messages.
+        name: PathBuf,
+        /// The descriptor.
+        fd: OwnedFd,
+        /// How many bytes come.
+        len: u64,
+    },
     /// A path that is opened when its turn comes; `-` is the standard input. See
     /// [`Input::deferred`].
     Deferred {
         /// The path.
         path: PathBuf,
     },
+    /// A place that a pipe reads, such as an object in a bucket.
+    Place(InputPlace),
 }
 
 impl Input {
@@ -127,7 +159,15 @@ impl Input {
                 Err(Error::new(ErrorKind::InvalidInput, "open", context))
             }
             Input::Begun { fd, .. } => Ok(File::from(fd)),
+            Input::Range { .. } | Input::Memory { .. } | Input::Counted { .. } => {
+                let context = format!("{}: it is no stream that ends by itself", self.name().display());
+                Err(Error::new(ErrorKind::InvalidInput, "open", context))
+            }
             Input::Deferred { path } => Input::open(&path)?.into_file(),
+            Input::Place(place) => {
+                let context = format!("{}: it is no file", place.name().display());
+                Err(Error::new(ErrorKind::InvalidInput, "open", context))
+            }
             Input::Stream { fd, .. } => Ok(File::from(fd)),
             Input::File { ssd, from } => {
                 let fail = |e| cannot_open(e, ssd.path());
@@ -142,17 +182,36 @@ impl Input {
     fn again(&self) -> Option<Input> {
         match self {
             Input::Deferred { path } => Some(Input::Deferred { path: path.clone() }),
-            Input::File { .. } | Input::Stream { .. } | Input::Begun { .. } => None,
+            Input::Range { ssd, from, to } => Some(Input::Range { ssd: ssd.clone(), from: *from, to: *to }),
+            Input::Place(place) => Some(Input::Place(place.clone())),
+            Input::File { .. }
+            | Input::Memory { .. }
+            | Input::Stream { .. }
+            | Input::Begun { .. }
+            | Input::Counted { .. } => None,
         }
     }
 
-    /// Returns what `stat` says of it.
+    /// Returns what `stat` says of it; `EBADF` for memory.
     pub(crate) fn stat(&self) -> Result<rustix::fs::Stat, rustix::io::Errno> {
         match self {
-            Input::File { ssd, .. } => rustix::fs::fstat(ssd.file().cached_fd()),
-            Input::Stream { fd, .. } | Input::Begun { fd, .. } => rustix::fs::fstat(fd),
+            Input::Memory { .. } => Err(rustix::io::Errno::BADF),
+            Input::File { ssd, .. } | Input::Range { ssd, .. } => rustix::fs::fstat(ssd.file().cached_fd()),
+            Input::Stream { fd, .. } | Input::Begun { fd, .. } | Input::Counted { fd, .. } => rustix::fs::fstat(fd),
             Input::Deferred { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
             Input::Deferred { path } => rustix::fs::stat(path),
+            Input::Place(_) => Err(rustix::io::Errno::NOTSUP),
+        }
+    }
+
+    /// Whether it is a file that is so short that no pipe is made for it: it is read by `read`.
+    pub fn is_short_file(&self) -> bool {
+        match self {
+            Input::File { ssd, from } => ssd.len().is_ok_and(|len| len.saturating_sub(*from) < SMALL),
+            Input::Deferred { path } if path != Path::new("-") => {
+                std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() < SMALL)
+            }
+            _ => false,
         }
     }
 
@@ -160,8 +219,10 @@ impl Input {
     pub fn may_block(&self) -> bool {
         let kind = |mode| FileType::from_raw_mode(mode);
         let kind = match self {
-            Input::File { .. } => return false,
-            Input::Stream { fd, .. } | Input::Begun { fd, .. } => rustix::fs::fstat(fd).map(|stat| kind(stat.st_mode)),
+            Input::File { .. } | Input::Range { .. } | Input::Memory { .. } | Input::Place(_) => return false,
+            Input::Stream { fd, .. } | Input::Begun { fd, .. } | Input::Counted { fd, .. } => {
+                rustix::fs::fstat(fd).map(|stat| kind(stat.st_mode))
+            }
             Input::Deferred { path } if path == Path::new("-") => {
                 rustix::fs::fstat(rustix::stdio::stdin()).map(|stat| kind(stat.st_mode))
             }
@@ -173,10 +234,14 @@ impl Input {
     /// Returns its name for messages.
     pub fn name(&self) -> &Path {
         match self {
-            Input::File { ssd, .. } => ssd.path(),
-            Input::Stream { name, .. } | Input::Begun { name, .. } => name,
+            Input::File { ssd, .. } | Input::Range { ssd, .. } => ssd.path(),
+            Input::Memory { name, .. }
+            | Input::Stream { name, .. }
+            | Input::Begun { name, .. }
+            | Input::Counted { name, .. } => name,
             Input::Deferred { path } if path == Path::new("-") => Path::new("standard input"),
             Input::Deferred { path } => path,
+            Input::Place(place) => place.name(),
         }
     }
 
@@ -192,6 +257,10 @@ impl Input {
         };
         match self {
             Input::File { ssd, from } => Ok(Some(ssd.len()?.saturating_sub(*from))),
+            Input::Range { from, to, .. } => Ok(Some(to.saturating_sub(*from))),
+            Input::Memory { memory, .. } => Ok(Some(memory.len() as u64)),
+            Input::Place(place) => Ok(Some(place.len())),
+            Input::Counted { len, .. } => Ok(Some(*len)),
             // How many follow those that were read is not known.
             Input::Begun { .. } => Ok(None),
             Input::Stream { name, fd } => rustix::fs::fstat(fd).map(regular).map_err(|e| cannot_open(e.into(), name)),
@@ -205,12 +274,21 @@ impl Input {
         }
     }
 
-    /// Reads some of the first bytes of a regular file, to see how long its records are. These
-    /// bytes are not used otherwise.
-    pub(crate) fn sample(&self, buffer: &mut [u8]) -> Option<usize> {
+    /// Reads some of the first bytes of a regular file or a place, to see how long its records are.
+    /// These bytes are not used otherwise.
+    pub(crate) fn sample(&self, machine: &Machine, buffer: &mut [u8]) -> Option<usize> {
         match self {
+            Input::Place(place) => place.sample(machine, buffer),
             Input::File { ssd, from } => rustix::io::pread(ssd.file().cached_fd(), buffer, *from).ok(),
-            Input::Stream { .. } | Input::Begun { .. } => None,
+            Input::Range { ssd, from, to } => {
+                let len = buffer.len().min(usize::try_from(to.saturating_sub(*from)).unwrap_or(usize::MAX));
+                rustix::io::pread(ssd.file().cached_fd(), &mut buffer[..len], *from).ok()
+            }
+            Input::Memory { memory, .. } => {
+                let len = buffer.len().min(memory.len());
+                memory.memory().read(0, &mut buffer[..len]).ok().map(|()| len)
+            }
+            Input::Stream { .. } | Input::Begun { .. } | Input::Counted { .. } => None,
             Input::Deferred { path } if path == Path::new("-") => {
                 let stdin = rustix::stdio::stdin();
                 let from = rustix::fs::tell(stdin).ok()?;
@@ -251,21 +329,22 @@ pub(crate) enum Opened {
 impl Opened {
     /// Opens an input in the way that suits it.
     pub(crate) fn of(input: Input, machine: &Machine, memory: &Dram, control: &Control) -> Result<Opened> {
-        Opened::with(input, machine, memory, SMALL, control)
+        Opened::with(input, machine, memory, (SMALL, SortWait::Input), control)
     }
 
-    /// Opens an input, with a pipe if it is a file of at least `small` bytes.
+    /// Opens an input, with a pipe if it is a file of at least `small` bytes. The wait for the
+    /// writer of a named pipe counts as `what`.
     pub(crate) fn with(
         input: Input,
         machine: &Machine,
         memory: &Dram,
-        small: u64,
+        (small, what): (u64, SortWait),
         control: &Control,
     ) -> Result<Opened> {
         let stream = |file, name| Ok(Opened::Stream(StoppableFile::new(file, name, control)));
         let input = match input {
             Input::Deferred { path } if path != Path::new("-") => {
-                let file = StoppableFile::open(&path, control)?;
+                let file = StoppableFile::open(&path, what, control)?;
                 let meta = file.metadata().map_err(|e| cannot_open(e, &path))?;
                 if meta.is_file() && meta.len() < small {
                     return stream(file, path);
@@ -276,10 +355,33 @@ impl Opened {
             Input::Begun { name, fd, bytes } => {
                 return Ok(Opened::Stream(StoppableFile::new(File::from(fd), name, control).behind(bytes)));
             }
+            Input::Counted { name, fd, len } => {
+                return Ok(Opened::Stream(StoppableFile::new(File::from(fd), name, control).counted(len)));
+            }
             open => open,
         };
         let (ssd, from) = match input {
+            Input::Place(place) => {
+                let constraints = Constraints::default().typical_len(place.len());
+                let pipe = Box::new(machine.connect_with(place.locator(), memory, &constraints)?);
+                let (from, to) = place.span();
+                return Ok(Opened::Place { pipe, from, to, name: place.name().to_path_buf() });
+            }
             Input::File { ssd, from } => (ssd, from),
+            Input::Range { ssd, from, to } => {
+                let len = ssd.len()?;
+                if from > to || to > len {
+                    let context = format!("bytes {from} to {to} of {}, which has {len}", ssd.path().display());
+                    return Err(Error::new(ErrorKind::OutOfRange, "open", context));
+                }
+                let constraints = Constraints::default().typical_len(to - from);
+                let pipe = Box::new(machine.connect_with(&ssd, memory, &constraints)?);
+                return Ok(Opened::Place { pipe, from, to, name: ssd.path().to_path_buf() });
+            }
+            Input::Memory { name, memory: bytes } => {
+                let (pipe, to) = (Box::new(machine.connect(&bytes, memory)?), bytes.len() as u64);
+                return Ok(Opened::Place { pipe, from: 0, to, name });
+            }
             other => {
                 let name = other.name().to_path_buf();
                 return stream(other.into_file()?, name);
@@ -319,6 +421,8 @@ pub(crate) struct Chunk {
     /// Whether this is the last chunk of its source.
     pub(crate) ends_source: bool,
     transfer: Option<Transfer>,
+    /// Its bytes that the progress does not have yet: those of a stream count as they come.
+    pub(crate) uncounted: usize,
 }
 
 impl Chunk {
@@ -430,19 +534,20 @@ impl<'a> InputReader<'a> {
                 if ends_source {
                     self.close();
                 }
-                Ok(Some(Chunk { at, len: len as usize, starts_source, ends_source, transfer }))
+                let len = len as usize;
+                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer, uncounted: len }))
             }
             Some(Opened::Stream(stream)) => {
                 let mut lease = self.memory.range(at, max)?.lease_mut()?;
                 let waits = self.control.waits_for(SortWait::Input);
-                let len = read_full(stream, &mut lease)?;
+                let len = read_full(stream, &mut lease, &self.control.progress.read)?;
                 drop(waits);
-                self.movements.add_stream(MovementRole::Input, len as u64);
+                self.movements.add_stream(MovementRole::Input, stream.waits_for_others(), len as u64);
                 let ends_source = len < max;
                 if ends_source {
                     self.close();
                 }
-                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer: None }))
+                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer: None, uncounted: 0 }))
             }
             None => Ok(None),
         }
@@ -474,12 +579,16 @@ impl Drop for InputReader<'_> {
     }
 }
 
-fn read_full(stream: &mut StoppableFile, buffer: &mut [u8]) -> Result<usize> {
+/// Reads until the buffer is full or the stream ends, and counts the bytes as they come.
+fn read_full(stream: &mut StoppableFile, buffer: &mut [u8], counter: &AtomicU64) -> Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
         match stream.read(&mut buffer[done..]).map_err(|e| e.with_bytes_done(done as u64))? {
             0 => break,
-            n => done += n,
+            n => {
+                done += n;
+                count(counter, n as u64);
+            }
         }
     }
     Ok(done)

@@ -5,18 +5,21 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use datapipes_core::topology::Topology;
-use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace};
+use datapipes_core::{Error, ErrorKind, Machine, Pool, Result, StageOrder, StagePlace};
 
 use crate::control::Control;
 use crate::distribute::Attempt;
 use crate::engine::{Engine, Settings, Work};
 use crate::form::phase::FormedRuns;
 use crate::input::Input;
+use crate::long::LongLines;
 use crate::memory::blocks::BlockPool;
 use crate::memory::budget::MIN_MEMORY;
 use crate::memory::budget::address_space;
 use crate::numbers::{NumberKind, Numbers};
 use crate::output::Output;
+use crate::processor_time::processor_seconds;
+use crate::records::folded_lines::FoldedLines;
 use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::report::{SortReport, WaitReport};
 use crate::runs::packing::SpillCompression;
@@ -100,10 +103,16 @@ pub struct SortJob {
     /// Whether the tiers decide which place is taken first, or the places' costs.
     pub spill_order: StageOrder,
     /// The number of threads that sort and merge, at least 1. More than four for each usable core,
-    /// or 64 on a machine with fewer than 16, are not started.
-    pub threads: usize,
+    /// or 64 on a machine with fewer than 16, are not started. `None` for `max_threads`, or fewer
+    /// if the spill places do not feed so many.
+    pub threads: Option<usize>,
+    /// The most threads if `threads` is `None`.
+    pub max_threads: usize,
     /// Whether only the first of records with the same key is kept.
     pub unique: bool,
+    /// Whether inputs of [`merge`] are known to be in order. One that is not is then an error.
+    /// Otherwise the merge compares the first records that are left, as GNU sort does.
+    pub in_order: bool,
     /// A program that compresses spilled runs. It is started as `PROGRAM` to compress and as
     /// `PROGRAM -d` to decompress.
     pub compress_program: Option<PathBuf>,
@@ -116,6 +125,9 @@ pub struct SortJob {
     /// The handle that takes the files of the runs when the sort has succeeded; without one they
     /// are freed before it returns.
     pub spill_files: Option<SpillFiles>,
+    /// Memory that is used instead of fresh memory, as far as it suffices. So of several sorts only
+    /// the first one pays for touching it.
+    pub pool: Option<Pool>,
     /// The handle to watch the sort and to stop it.
     pub control: Control,
 }
@@ -128,21 +140,24 @@ datapipes_core::setters! {
         memory_bytes: u64,
         spill: Vec<StagePlace>,
         spill_order: StageOrder,
-        threads: usize,
+        threads: into Option<usize>,
+        max_threads: usize,
         unique: bool,
+        in_order: bool,
         compress_program: into Option<PathBuf>,
         compression: SpillCompression,
         fan_in: usize,
         method: SortMethod,
         spill_files: Option<SpillFiles>,
+        pool: Option<Pool>,
         control: Control,
     }
 }
 
 impl SortJob {
     /// Describes a sort of one file into another, with defaults for the rest: half of the available
-    /// memory, a thread for each core, and runs that do not fit the memory in the output's folder.
-    /// Setters with the fields' names change that.
+    /// memory, a thread for each core or fewer, and runs that do not fit the memory in the output's
+    /// folder. Setters with the fields' names change that.
     ///
     /// # Errors
     /// Errors of opening the input; those of [`Output::to`].
@@ -158,14 +173,14 @@ impl SortJob {
 
     /// Describes a sort of these inputs into this output, else as [`new`](Self::new). Runs that do
     /// not fit the memory go to the output's folder, or to that of temporary files if the output is
-    /// a stream.
+    /// a stream, memory or a place.
     pub fn between(machine: &Machine, format: RecordFormat, inputs: Vec<Input>, output: Output) -> SortJob {
         let folder = match &output {
             Output::File(path) => match path.parent() {
                 Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
                 _ => PathBuf::from("."),
             },
-            Output::Stream { .. } => std::env::temp_dir(),
+            Output::Stream { .. } | Output::Memory { .. } | Output::Place(_) => std::env::temp_dir(),
         };
         SortJob {
             format,
@@ -174,13 +189,16 @@ impl SortJob {
             memory_bytes: default_memory(machine.topology()),
             spill: vec![StagePlace::folder(folder)],
             spill_order: StageOrder::default(),
-            threads: machine.topology().usable_cores().count().max(1),
+            threads: None,
+            max_threads: machine.topology().usable_cores().count().max(1),
             unique: false,
+            in_order: false,
             compress_program: None,
             compression: SpillCompression::default(),
             fan_in: 0,
             method: SortMethod::default(),
             spill_files: None,
+            pool: None,
             control: Control::default(),
         }
     }
@@ -226,7 +244,7 @@ enum Task {
 }
 
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
-    let (memory_bytes, threads) = (job.memory_bytes, job.threads as u64);
+    let (memory_bytes, threads) = (job.memory_bytes, job.threads.unwrap_or(job.max_threads) as u64);
     let span = datapipes_metrics::span!(Info, "sort", [memory_bytes = memory_bytes, threads = threads], empty: []);
     let sorted = run_now(machine, job, task);
     span.ended(sorted.is_ok());
@@ -236,8 +254,10 @@ fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
 fn run_now(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, method, .. } = job;
     let (program, control, spill_files) = (job.compress_program, job.control, job.spill_files);
-    let threads = threads.clamp(1, most_threads(machine));
-    let settings = Settings { memory_bytes, threads, unique, fan_in, method, compression: job.compression };
+    let threads_are_given = threads.is_some();
+    let threads = threads.unwrap_or(job.max_threads).clamp(1, most_threads(machine));
+    let (in_order, compression) = (job.in_order, job.compression);
+    let settings = Settings { memory_bytes, threads, threads_are_given, unique, in_order, fan_in, method, compression };
     let total = total_len(&inputs)?;
     control.progress.total.store(total.unwrap_or(0), Relaxed);
     if let (Some(program), RecordFormat::Numbers { .. }) = (&program, &format) {
@@ -249,17 +269,10 @@ fn run_now(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let places = spill.clone();
     let mut spill = Spill::new(machine, spill, spill_order, program)?;
     spill.keeper = spill_files;
-    let work = Work { inputs, output, spill, places, total };
+    let work = Work { inputs, output, spill, places, total, pool: job.pool };
     match format {
         RecordFormat::Records { len, key_at, key_len, reverse } => {
-            if key_len == 0 || key_at.checked_add(key_len).is_none_or(|end| end > len) {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "sort",
-                    format!("a key of {key_len} bytes at {key_at} in records of {len}"),
-                )
-                .with_advice("the key has at least one byte and lies within the record"));
-            }
+            check_key(len, key_at, key_len)?;
             let layout = Fixed { len, key_at, key_len, reverse };
             Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
@@ -270,14 +283,30 @@ fn run_now(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
             Engine::new(machine, &layout, settings, &control, &work)?.run(Task::Sort, work)
         }
         RecordFormat::Lines { order, terminator } if order.is_plain_bytes() || order.plain_reverse() => {
-            let layout = PlainLines { terminator, reverse: order.plain_reverse() };
+            let layout = PlainLines::new(terminator, order.plain_reverse());
             Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
         RecordFormat::Lines { order, terminator } => {
-            let layout = KeyedLines { terminator, order };
+            // Inputs of a merge need not be in order, which codes of lines rely on.
+            let is_sort = matches!(task, Task::Sort) && !settings.unique;
+            let folded = is_sort.then(|| FoldedLines::new(terminator, &order)).flatten();
+            if let Some(layout) = folded {
+                return Engine::new(machine, &layout, settings, &control, &work)?.run(task, work);
+            }
+            let layout = KeyedLines::new(terminator, order);
             Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
     }
+}
+
+/// Refuses a key that does not lie within its record.
+pub(crate) fn check_key(len: usize, key_at: usize, key_len: usize) -> Result<()> {
+    if key_len > 0 && key_at.checked_add(key_len).is_some_and(|end| end <= len) {
+        return Ok(());
+    }
+    let context = format!("a key of {key_len} bytes at {key_at} in records of {len}");
+    Err(Error::new(ErrorKind::InvalidInput, "sort", context)
+        .with_advice("the key has at least one byte and lies within the record"))
 }
 
 impl<L: Layout> Engine<'_, L> {
@@ -290,7 +319,7 @@ impl<L: Layout> Engine<'_, L> {
 
     fn sort(&self, work: Work<'_>) -> Result<SortReport> {
         let started = Instant::now();
-        let Work { inputs, output, spill, places, total } = work;
+        let Work { inputs, output, spill, places, total, .. } = work;
         let sink = self.open_sink(output)?;
         // The length of compressed runs is not known.
         let compressed = spill.compressor.is_some() || self.compresses_runs();
@@ -301,8 +330,10 @@ impl<L: Layout> Engine<'_, L> {
         let mut report = SortReport { plan, ..self.report() };
         let blocks = BlockPool::new(&self.memory, 0, self.budget.block, self.budget.blocks);
 
-        self.write(inputs, &blocks, &sink, &spill, &mut report).map_err(|e| sink.explain(e))?;
+        let long = self.long_lines(&spill);
+        self.write(inputs, (&blocks, long.as_ref()), &sink, &spill, &mut report).map_err(|e| sink.explain(e))?;
         self.publish(sink, &mut report)?;
+        self.close_long_lines(long, &mut report);
         report.spill = spill.uses();
         report.spill_left_bytes = spill.leave();
         report.movements = self.movements.take();
@@ -320,21 +351,35 @@ impl<L: Layout> Engine<'_, L> {
     fn write(
         &self,
         inputs: Vec<Input>,
-        blocks: &BlockPool,
+        (blocks, long): (&BlockPool, Option<&LongLines<'_>>),
         sink: &Sink<'_>,
         spill: &Spill<'_>,
         report: &mut SortReport,
     ) -> Result<()> {
-        let inputs = match self.try_distribution(inputs, blocks, sink, spill, report)? {
+        if let Some(key) = self.key_of_long_records() {
+            return self.sort_long_records(inputs, key, blocks, (sink, spill), report);
+        }
+        let feed = self.measure_feed(spill);
+        let most = self.budget.threads;
+        let choice = feed.and_then(|feed| feed.threads_for_numbers(most));
+        let threads = choice.as_ref().map_or(most, |choice| choice.threads);
+        let inputs = match self.try_distribution(inputs, threads, blocks, (sink, spill), report)? {
             Attempt::Done { read, written, dropped } => {
                 report.records = read.records;
                 report.bytes = self.control.progress.read.load(Relaxed);
                 report.record_sum = Some(read.sum());
+                (report.written, report.dropped) = (written.report(), dropped.report());
+                if let Some(choice) = choice {
+                    report.threads_why = Some(choice.why);
+                }
                 return read.verify(written, dropped);
             }
             Attempt::Merge(inputs) => inputs,
         };
-        let FormedRuns { runs, read, mut dropped, direct } = self.form_runs(inputs, blocks, sink, spill, report)?;
+        let begun = processor_seconds();
+        let FormedRuns { runs, read, mut dropped, direct } =
+            self.form_runs(inputs, (blocks, long), sink, spill, report)?;
+        let seconds = processor_seconds() - begun;
         report.records = read.records;
         report.record_sum = Some(read.sum());
         report.bytes = self.control.progress.read.load(Relaxed);
@@ -344,11 +389,16 @@ impl<L: Layout> Engine<'_, L> {
                 written
             }
             None => {
-                let (written, more) = self.merge_formed(runs, blocks, sink, spill, report)?;
+                let bytes = report.bytes;
+                let choice = feed.map(|feed| feed.threads_after(most, seconds, bytes));
+                report.threads_why = choice.as_ref().map(|choice| choice.why.clone());
+                let threads = choice.map_or(most, |choice| choice.threads);
+                let (written, more) = self.merge_formed(runs, threads, (blocks, long), (sink, spill), report)?;
                 dropped.join(more);
                 written
             }
         };
+        (report.written, report.dropped) = (written.report(), dropped.report());
         read.verify(written, dropped)
     }
 }

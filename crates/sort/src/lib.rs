@@ -17,16 +17,22 @@
 mod control;
 mod distribute;
 mod engine;
+mod feeding;
 mod form;
 mod input;
 mod job;
+mod long;
+mod long_records;
 mod memory;
 mod merging;
 mod numbers;
 mod output;
+mod place;
+mod processor_time;
 mod records;
 mod report;
 mod runs;
+mod shuffle;
 mod sink;
 mod small;
 mod sort_method;
@@ -42,11 +48,14 @@ pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
 pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;
+pub use place::{InputPlace, OutputPlace};
+pub use records::tally::RecordTally;
 pub use report::{
     CompressionReport, MethodReport, Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse, WaitReport,
 };
 pub use runs::packing::SpillCompression;
 pub use runs::spill::SpillFiles;
+pub use shuffle::{BlockClient, BlockKeeper, BlockTicket, PlacedRecord, RecordBorders, ShuffleOrder, UnnamedOutput};
 pub use small::{SmallInput, SmallOutcome, SmallStandardInput};
 pub use sort_method::SortMethod;
 pub use telling::sort_telling;

@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use datapipes_core::locator::target_kind;
-use datapipes_core::{Error, ErrorKind, Result, TargetKind};
+use datapipes_core::{Dram, Error, ErrorKind, Result, TargetKind};
+
+use crate::place::OutputPlace;
 
 /// The target of the sorted records.
 #[derive(Debug)]
@@ -20,6 +23,17 @@ pub enum Output {
         /// The open file.
         file: File,
     },
+    /// Memory. Its length is a multiple of 4096 bytes, with room for the records and for a
+    /// terminator that the last line of each input may lack; what lies behind the records within
+    /// their last 4096 bytes becomes zero. After an error it may hold anything.
+    Memory {
+        /// The name for messages.
+        name: PathBuf,
+        /// The memory.
+        memory: Dram,
+    },
+    /// A place that appears as a whole when it is published, such as an object in a bucket.
+    Place(Arc<dyn OutputPlace>),
 }
 
 impl Output {
@@ -55,7 +69,8 @@ impl Output {
     pub fn name(&self) -> &Path {
         match self {
             Output::File(path) => path,
-            Output::Stream { name, .. } => name,
+            Output::Stream { name, .. } | Output::Memory { name, .. } => name,
+            Output::Place(place) => place.name(),
         }
     }
 }

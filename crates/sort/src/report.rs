@@ -4,9 +4,10 @@ use std::fmt;
 
 use datapipes_core::locks::Mutex;
 use datapipes_core::{Counters, Pipe, PlaceUse, StagePlace};
-use datapipes_metrics::{Label, Sample, vocabulary};
+use datapipes_metrics::{ByteCount, ByteRate, Label, Sample, vocabulary};
 use serde::Serialize;
 
+use crate::records::tally::RecordTally;
 use crate::waits::{SortWait, SortWaits};
 
 /// The purpose of a movement.
@@ -23,8 +24,16 @@ pub enum MovementRole {
     Output,
 }
 
+impl Movement {
+    /// Whether another program or a terminal is at its other end, for which the sort has to wait.
+    pub fn is_of_another_program(&self) -> bool {
+        matches!(self.primitive.as_str(), "read" | "write") && self.between.contains("stream")
+    }
+}
+
 impl MovementRole {
-    const fn name(self) -> &'static str {
+    /// Its word in reports and in the label `pipe` of samples.
+    pub const fn as_str(self) -> &'static str {
         match self {
             MovementRole::Input => "input",
             MovementRole::Spill => "spill",
@@ -83,7 +92,9 @@ pub struct Phase {
 pub struct OutputReport {
     /// `new`: the file did not exist before. `replaced`: the file took the place of another one,
     /// with its owner and permissions. `in-place`: the bytes were written into the existing file.
-    /// `stream`: the bytes were written in order to something that is not a regular file.
+    /// `stream`: the bytes were written in order to something that is not a regular file. `memory`:
+    /// they were moved to memory.
+    /// `published`: a place, such as an object in a bucket, appeared as a whole.
     pub way: &'static str,
     /// The reason why it was written in place.
     pub why: Option<String>,
@@ -94,7 +105,8 @@ pub struct OutputReport {
 #[non_exhaustive]
 pub struct MethodReport {
     /// `memory`: the input was sorted in memory. `distribution`: records went to buckets, and each
-    /// bucket was sorted once. `merge`: sorted runs were merged.
+    /// bucket was sorted once. `merge`: sorted runs were merged. `places`: long records went to the
+    /// spill places, and were written in the order of their keys.
     pub name: &'static str,
     /// The reason.
     pub why: String,
@@ -183,13 +195,28 @@ pub struct SortReport {
     /// Bytes that a merge took beyond the budget, because two long records that had to be compared
     /// did not fit it.
     pub memory_excess_bytes: u64,
-    /// Threads that sorted and merged.
+    /// Lines that were set aside in the spill places, and read again when they were written,
+    /// because each has more bytes than `long_line_limit`.
+    pub long_lines: u64,
+    /// The bytes of these lines.
+    pub long_line_bytes: u64,
+    /// The most bytes of a line that is sorted as it is; 0 if none could be set aside.
+    pub long_line_limit: u64,
+    /// Threads that sorted and merged, at most at the same time.
     pub threads: u64,
+    /// Threads that could merge the runs; 0 if nothing was merged.
+    pub merge_threads: u64,
+    /// The reason why there were no more threads, if it was measured how many are fed.
+    pub threads_why: Option<String>,
     /// How long its threads waited, by what they waited for, where they did.
     pub waits: Vec<WaitReport>,
     /// The sum of the hashes of all records that were read, where they were compared with those
     /// written and dropped: it is the same for both, or the sort would have failed.
     pub record_sum: Option<String>,
+    /// The records that were written.
+    pub written: RecordTally,
+    /// The records that were dropped as duplicates.
+    pub dropped: RecordTally,
     /// The phases, in order.
     pub phases: Vec<Phase>,
     /// The movements, by role and primitive.
@@ -238,7 +265,7 @@ impl SortReport {
             }
         }
         samples.extend(moved.iter().flat_map(|(role, primitive, counters)| {
-            counters.samples(&[(Label::Product, "sort"), (Label::Pipe, role.name()), (Label::Primitive, primitive)])
+            counters.samples(&[(Label::Product, "sort"), (Label::Pipe, role.as_str()), (Label::Primitive, primitive)])
         }));
         samples
     }
@@ -266,7 +293,7 @@ pub struct SpillUse {
     pub tier: usize,
     /// The reason why the place is in that tier.
     pub order: String,
-    /// Bytes of runs that were given room there.
+    /// Bytes that were given room there: of runs, and of the measurement of the place.
     pub bytes: u64,
     /// Bytes of them that were freed before the end of the sort, or that were written to another
     /// place in the end.
@@ -319,10 +346,14 @@ impl Movements {
         }
     }
 
-    pub(crate) fn add_stream(&self, role: MovementRole, bytes: u64) {
-        let (between, primitive) = match role {
-            MovementRole::Input | MovementRole::Merge => ("stream -> dram", "read"),
-            MovementRole::Spill | MovementRole::Output => ("dram -> stream", "write"),
+    /// Adds bytes that went in order through a descriptor: that of another program or terminal, or
+    /// of a file.
+    pub(crate) fn add_stream(&self, role: MovementRole, is_of_others: bool, bytes: u64) {
+        let (between, primitive) = match (role, is_of_others) {
+            (MovementRole::Input | MovementRole::Merge, true) => ("stream -> dram", "read"),
+            (MovementRole::Input | MovementRole::Merge, false) => ("file -> dram", "read"),
+            (MovementRole::Spill | MovementRole::Output, true) => ("dram -> stream", "write"),
+            (MovementRole::Spill | MovementRole::Output, false) => ("dram -> file", "write"),
         };
         let counters = Counters::default().bytes(bytes).cached_bytes(0).transfers(1).system_calls(1);
         self.add(role, between.to_owned(), primitive.to_owned(), &counters);
@@ -351,19 +382,22 @@ fn place(name: &str) -> &str {
 
 impl fmt::Display for SortReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gb = |bytes: u64| bytes as f64 / 1e9;
         writeln!(
             f,
-            "{} records, {:.3} GB in {:.2} s ({:.2} GB/s), {} runs, {} merge passes, {} MiB of memory, {} threads",
+            "{} records, {} in {:.2} s ({}), {} runs, {} merge passes, {} MiB of memory, {} threads",
             self.records,
-            gb(self.bytes),
+            ByteCount(self.bytes),
             self.seconds,
-            gb(self.bytes) / self.seconds.max(1e-9),
+            ByteRate::of(self.bytes, self.seconds.max(1e-9)),
             self.runs,
             self.merge_passes,
             self.memory_bytes >> 20,
             self.threads
         )?;
+        if let Some(why) = &self.threads_why {
+            let all = if self.merge_threads > 0 { format!("{} merged: ", self.merge_threads) } else { String::new() };
+            writeln!(f, "  threads  {all}{why}")?;
+        }
         if self.memory_asked_bytes > self.memory_bytes {
             let asked = self.memory_asked_bytes >> 20;
             writeln!(f, "  memory   {asked} MiB were asked for, and the system refused to map that much")?;
@@ -371,6 +405,10 @@ impl fmt::Display for SortReport {
         if self.memory_excess_bytes > 0 {
             let excess = self.memory_excess_bytes;
             writeln!(f, "  memory   {excess} bytes more, for records that are too long to be compared within it")?;
+        }
+        if self.long_lines > 0 {
+            let (lines, bytes, limit) = (self.long_lines, ByteCount(self.long_line_bytes), self.long_line_limit);
+            writeln!(f, "  long    {lines} lines, {bytes}, were set aside: each has more than {limit} bytes")?;
         }
         // A merge has no plan.
         if self.plan.memory_bytes > 0 {
@@ -384,14 +422,14 @@ impl fmt::Display for SortReport {
             let c = &m.counters;
             writeln!(
                 f,
-                "  {:<7} {:<14} {:.3} GB, {} pipes, {} requests, past the page cache {:.3} GB, registered {} of {}, \
+                "  {:<7} {:<14} {}, {} pipes, {} requests, past the page cache {}, registered {} of {}, \
                  bounces {}, finished short {}  {}",
                 format!("{:?}", m.role).to_lowercase(),
                 m.primitive,
-                gb(c.bytes),
+                ByteCount(c.bytes),
                 m.pipes,
                 c.requests,
-                gb(c.direct_bytes),
+                ByteCount(c.direct_bytes),
                 c.fixed_buffer_hits,
                 c.fixed_buffer_hits + c.fixed_buffer_misses,
                 c.bounces,
@@ -403,15 +441,15 @@ impl fmt::Display for SortReport {
             writeln!(f, "  output  written in place, because {why}")?;
         }
         for s in &self.spill {
-            writeln!(f, "  spill   {} ({}): {:.3} GB, {}", s.place, s.order, gb(s.bytes), s.why)?;
+            writeln!(f, "  spill   {} ({}): {}, {}", s.place, s.order, ByteCount(s.bytes), s.why)?;
         }
         if let Some(CompressionReport { bytes, stored_bytes, why }) = &self.compression {
             let compressed = if stored_bytes < bytes { "compressed" } else { "not compressed" };
-            writeln!(f, "  runs    {compressed}, {:.3} GB in {:.3} GB: {why}", gb(*bytes), gb(*stored_bytes))?;
+            writeln!(f, "  runs    {compressed}, {} in {}: {why}", ByteCount(*bytes), ByteCount(*stored_bytes))?;
         }
         if self.spill_left_bytes > 0 {
-            let left = gb(self.spill_left_bytes);
-            writeln!(f, "  spill   {left:.3} GB are freed in the background, after the end of the sort")?;
+            let left = ByteCount(self.spill_left_bytes);
+            writeln!(f, "  spill   {left} are freed in the background, after the end of the sort")?;
         }
         Ok(())
     }

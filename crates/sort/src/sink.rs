@@ -1,24 +1,41 @@
-//! An open output: a file that is renamed or written in place, or a stream.
+//! An open output: a file that is renamed or written in place, a place that is published, or a
+//! stream.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use datapipes_core::{Error, OutputFile, Pipe, PublishOutcome, Result};
+use datapipes_core::{Error, ErrorKind, OutputFile, Pipe, PublishOutcome, Result};
 use rustix::fs::FileType;
 
 use crate::input::Input;
 use crate::memory::blocks::{OrderedStream, Target};
+use crate::place::OutputPlace;
 use crate::report::{MovementRole, Movements, OutputReport};
 
 /// The target of the sorted records.
 pub(crate) enum Sink<'a> {
-    File { file: OutputFile, pipe: Box<Pipe> },
+    File {
+        file: OutputFile,
+        pipe: Box<Pipe>,
+    },
+    /// So many bytes of memory.
+    Memory {
+        len: u64,
+        pipe: Box<Pipe>,
+    },
+    Place {
+        place: Arc<dyn OutputPlace>,
+        pipe: Box<Pipe>,
+    },
     Stream(OrderedStream<'a>),
 }
 
 impl<'a> Sink<'a> {
     pub(crate) fn target(&'a self) -> Target<'a> {
         match self {
-            Sink::File { pipe, .. } => Target::File { pipe },
+            Sink::File { pipe, .. } | Sink::Memory { pipe, .. } => Target::File { pipe, padded: true },
+            // A part that was sent cannot be cut.
+            Sink::Place { pipe, .. } => Target::File { pipe, padded: false },
             Sink::Stream(stream) => Target::Stream(stream),
         }
     }
@@ -29,7 +46,8 @@ impl<'a> Sink<'a> {
     pub(crate) fn begin(&self, bytes: Option<u64>) -> Result<()> {
         match self {
             Sink::File { file, .. } => file.begin(bytes),
-            Sink::Stream(_) => Ok(()),
+            Sink::Memory { len, .. } => fits_memory(bytes.unwrap_or(0), *len),
+            Sink::Stream(_) | Sink::Place { .. } => Ok(()),
         }
     }
 
@@ -37,6 +55,12 @@ impl<'a> Sink<'a> {
     /// read. It does not recognize all names of a file that is written in place: through another
     /// file system (FUSE, an overlay) the file has other numbers, and a block device may lie in it.
     pub(crate) fn may_overwrite(&self, input: &Input) -> Result<bool> {
+        // Leases keep memory that is read from being written to.
+        // What is published replaces a place at the end, and an input is read at one version.
+        let apart = matches!(input, Input::Memory { .. } | Input::Place(_));
+        if apart || matches!(self, Sink::Memory { .. } | Sink::Place { .. }) {
+            return Ok(false);
+        }
         let fail = |e: rustix::io::Errno| Error::os("look at", e.raw_os_error(), input.name().display().to_string());
         let read = input.stat().map_err(fail)?;
         let type_of = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode);
@@ -44,6 +68,7 @@ impl<'a> Sink<'a> {
         Ok(holds_bytes
             && match self {
                 Sink::File { file, .. } => file.in_place().is_some(),
+                Sink::Memory { .. } | Sink::Place { .. } => false,
                 Sink::Stream(stream) => {
                     let written = stream.stat().map_err(fail)?;
                     let is_same = (written.st_dev, written.st_ino) == (read.st_dev, read.st_ino);
@@ -58,7 +83,7 @@ impl<'a> Sink<'a> {
     pub(crate) fn room(&self) -> Result<Option<(PathBuf, u64)>> {
         match self {
             Sink::File { file, .. } => file.room().map(Some),
-            Sink::Stream(_) => Ok(None),
+            Sink::Memory { .. } | Sink::Stream(_) | Sink::Place { .. } => Ok(None),
         }
     }
 
@@ -66,17 +91,39 @@ impl<'a> Sink<'a> {
     pub(crate) fn explain(&self, e: Error) -> Error {
         match self {
             Sink::File { file, .. } => explain(file, e),
-            Sink::Stream(_) => e,
+            Sink::Memory { .. } | Sink::Stream(_) | Sink::Place { .. } => e,
         }
     }
 
     /// Publishes the output when all bytes are written. A file is cut to its length, synced and
     /// given its name.
     pub(crate) fn publish(self, bytes: u64, movements: &Movements) -> Result<OutputReport> {
-        let Sink::File { file, pipe } = self else { return Ok(OutputReport { way: "stream", why: None }) };
-        movements.keep(MovementRole::Output, *pipe);
-        Ok(way_of(file.publish(bytes)?))
+        match self {
+            Sink::File { file, pipe } => {
+                movements.keep(MovementRole::Output, *pipe);
+                Ok(way_of(file.publish(bytes)?))
+            }
+            Sink::Memory { pipe, .. } => {
+                movements.keep(MovementRole::Output, *pipe);
+                Ok(OutputReport { way: "memory", why: None })
+            }
+            Sink::Place { place, pipe } => {
+                movements.keep(MovementRole::Output, *pipe);
+                place.publish(bytes)?;
+                Ok(OutputReport { way: "published", why: None })
+            }
+            Sink::Stream(_) => Ok(OutputReport { way: "stream", why: None }),
+        }
     }
+}
+
+/// Returns an error if so many bytes do not fit an output in memory.
+fn fits_memory(bytes: u64, len: u64) -> Result<()> {
+    if bytes <= len {
+        return Ok(());
+    }
+    let context = format!("{bytes} bytes of records into {len} bytes of memory");
+    Err(Error::new(ErrorKind::NoSpace, "sort", context).with_advice("give the output more memory"))
 }
 
 /// Adds to an error what it means for an output file.

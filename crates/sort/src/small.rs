@@ -238,11 +238,15 @@ impl SmallInput {
     /// Sorts the records into the output. `unique` keeps the first of records with the same key.
     ///
     /// Returns [`Declined`](SmallOutcome::Declined), with nothing changed, if there are more
-    /// records than fit a small buffer, or if there is no memory for one.
+    /// records than fit a small buffer, if there is no memory for one, or if the output is a place.
     ///
     /// # Errors
     /// Those of [`sort`](crate::sort) about outputs; `Interrupted`.
     pub fn sort_into(self, output: Output, unique: bool, control: &Control) -> Result<SmallOutcome> {
+        // A place is written by a pipe, and there is no machine here to connect one.
+        if matches!(output, Output::Place(_)) {
+            return Ok(self.decline(output));
+        }
         let started = Instant::now();
         let Some(sorted) = self.sorted(unique)? else { return Ok(self.decline(output)) };
         control.check()?;
@@ -257,26 +261,33 @@ impl SmallInput {
         // Nothing is written unless all is well.
         read.verify(written, dropped)?;
         let movements = Movements::default();
-        movements.add_stream(MovementRole::Input, self.read);
+        movements.add_stream(MovementRole::Input, false, self.read);
         let (len, mut way) = (bytes.len() as u64, OutputReport { way: "stream", why: None });
         match output {
             Output::File(path) => {
                 let file = OutputFile::open(&path, FileMode::USUAL)?;
                 let result = file.begin(Some(len)).and_then(|()| control.check()).and_then(|()| file.write(&bytes));
                 result.map_err(|e| explain(&file, e))?;
-                movements.add_stream(MovementRole::Output, len);
+                movements.add_stream(MovementRole::Output, false, len);
                 way = way_of(file.publish(len)?);
             }
             Output::Stream { name, file } if len > 0 => {
                 OrderedStream::new(name, file, control, &movements).write(0, &bytes)?;
             }
-            Output::Stream { .. } => {}
+            Output::Memory { memory, .. } => {
+                memory.memory().write(0, &bytes)?;
+                movements.add_stream(MovementRole::Output, false, len);
+                way = OutputReport { way: "memory", why: None };
+            }
+            Output::Stream { .. } | Output::Place(_) => {}
         }
         control.progress.written.store(len, Relaxed);
         Ok(SmallOutcome::Sorted(Box::new(SortReport {
             method: MethodReport::new("memory", "the inputs fit a small buffer"),
             records: read.records,
             records_out: written.records,
+            written: written.report(),
+            dropped: dropped.report(),
             bytes: self.read,
             bytes_out: len,
             memory_bytes: (2 * self.bytes.len()) as u64 + read.records * 2 * size_of::<Entry>() as u64,
@@ -316,10 +327,10 @@ impl SmallInput {
                 }))
             }
             RecordFormat::Lines { order, terminator } if order.is_plain_bytes() || order.plain_reverse() => {
-                self.sort_records(&PlainLines { terminator: *terminator, reverse: order.plain_reverse() }, unique)
+                self.sort_records(&PlainLines::new(*terminator, order.plain_reverse()), unique)
             }
             RecordFormat::Lines { order, terminator } => {
-                self.sort_records(&KeyedLines { terminator: *terminator, order: order.clone() }, unique)
+                self.sort_records(&KeyedLines::new(*terminator, order.clone()), unique)
             }
         }
     }

@@ -84,7 +84,7 @@ fn device_of(dir: &Path) -> Result<Option<(String, u64)>> {
 
 fn refusal(context: String) -> Error {
     Error::os("sort", libc::ENOSPC, context).with_advice(
-        "nothing was written; name places with more room by -T or -o, give more memory by -S, or have runs \
-             compressed (--spill-compression=on) if they may fit then",
+        "nothing was written; name places with more room (`spill`), or another one for the output, give more memory \
+         (`memory_bytes`), or have runs compressed (`compression`) if they may fit then",
     )
 }

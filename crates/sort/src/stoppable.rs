@@ -14,17 +14,22 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
 
-use datapipes_core::{Error, Result};
+use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::control::Control;
+use crate::waits::SortWait;
 
 /// How often a thread that waits looks whether the sort was asked to stop, in nanoseconds.
 const INTERVAL_NANOS: i64 = 20_000_000;
+/// Who sends a known number of bytes may not pause for longer: a process that stands still is not
+/// told by the kernel.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The bytes that a pipe takes without waiting when `poll` says that it is writable.
 const PIPE_BUF: usize = 4096;
 
@@ -50,13 +55,15 @@ pub(crate) struct StoppableFile {
     control: Control,
     /// Bytes that were read before, and how many of them were handed out.
     before: (Vec<u8>, usize),
+    /// Bytes that are still to come, where their number is known.
+    left: Option<u64>,
 }
 
 impl StoppableFile {
     /// Takes a file whose flags other processes may share.
     pub(crate) fn new(file: File, name: PathBuf, control: &Control) -> StoppableFile {
         let (file, waiting) = without_waits(file);
-        StoppableFile { file, name, waiting, control: control.clone(), before: (Vec::new(), 0) }
+        StoppableFile { file, name, waiting, control: control.clone(), before: (Vec::new(), 0), left: None }
     }
 
     /// Reads these bytes first, which were read from the file before.
@@ -65,15 +72,27 @@ impl StoppableFile {
         self
     }
 
+    /// Reads so many bytes and no more. That they end earlier is an error.
+    pub(crate) fn counted(mut self, len: u64) -> StoppableFile {
+        self.left = Some(len);
+        self
+    }
+
     /// Takes one end of a pipe that no other process has.
     pub(crate) fn own(pipe: File, name: PathBuf, control: &Control) -> StoppableFile {
         let set = rustix::io::ioctl_fionbio(&pipe, true);
         let waiting = set.map_or(Waiting::Polled { most: PIPE_BUF }, |()| Waiting::NonBlocking);
-        StoppableFile { file: pipe, name, waiting, control: control.clone(), before: (Vec::new(), 0) }
+        StoppableFile { file: pipe, name, waiting, control: control.clone(), before: (Vec::new(), 0), left: None }
     }
 
-    /// Opens a path for reading. Opening a named pipe waits for its first writer.
-    pub(crate) fn open(path: &Path, control: &Control) -> Result<File> {
+    /// Whether another program, or a person, may keep its reader or writer waiting.
+    pub(crate) fn waits_for_others(&self) -> bool {
+        self.waiting != Waiting::Never
+    }
+
+    /// Opens a path for reading. Opening a named pipe waits for its first writer, which counts as
+    /// `what`.
+    pub(crate) fn open(path: &Path, what: SortWait, control: &Control) -> Result<File> {
         let fail = |e| Error::io("open", e, path.display().to_string());
         let is_fifo = |mode| FileType::from_raw_mode(mode) == FileType::Fifo;
         if !rustix::fs::stat(path).is_ok_and(|stat| is_fifo(stat.st_mode)) {
@@ -83,6 +102,7 @@ impl StoppableFile {
         let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| fail(e.into()))?);
         // Until a writer has come, `read` would say that the pipe has ended, and `poll` says
         // nothing.
+        let _waits = control.waits_for(what);
         wait_until(&file, PollFlags::IN, control, path)?;
         Ok(file)
     }
@@ -114,10 +134,22 @@ impl StoppableFile {
             }
             return Ok(len);
         }
-        self.carry_out("read", PollFlags::IN, |file, waiting| match waiting {
+        let most = self.left.map_or(most, |left| most.min(usize::try_from(left).unwrap_or(usize::MAX)));
+        if most == 0 {
+            return Ok(0);
+        }
+        let len = self.carry_out("read", PollFlags::IN, |file, waiting| match waiting {
             Waiting::Socket => rustix::net::recv(file, &mut buffer[..most], RecvFlags::DONTWAIT).map(|(len, _)| len),
             _ => rustix::io::read(file, &mut buffer[..most]),
-        })
+        })?;
+        if let Some(left) = &mut self.left {
+            if len == 0 {
+                let context = format!("{}: it ended {left} bytes early", self.name.display());
+                return Err(Error::new(ErrorKind::EndOfFile, "read", context));
+            }
+            *left -= len as u64;
+        }
+        Ok(len)
     }
 
     /// Writes all of these bytes.
@@ -150,7 +182,8 @@ impl StoppableFile {
             match call(&self.file, self.waiting) {
                 Err(Errno::INTR) => self.control.check()?,
                 Err(Errno::AGAIN) if self.waiting != Waiting::Never => {
-                    wait_until(&self.file, ready, &self.control, &self.name)?;
+                    let patience = self.left.map(|_| PATIENCE);
+                    wait_for(&self.file, ready, &self.control, &self.name, patience)?;
                 }
                 outcome => return outcome.map_err(|e| self.fail(operation, e)),
             }
@@ -199,10 +232,19 @@ fn anew(file: &File, flags: OFlags, stat: &rustix::fs::Stat) -> Option<File> {
 
 /// Waits until a descriptor is ready, or until the sort is asked to stop.
 fn wait_until(fd: impl AsFd, ready: PollFlags, control: &Control, name: &Path) -> Result<()> {
+    wait_for(fd, ready, control, name, None)
+}
+
+/// As [`wait_until`]. If nothing happens for so long, it is an error.
+fn wait_for(fd: impl AsFd, ready: PollFlags, control: &Control, name: &Path, patience: Option<Duration>) -> Result<()> {
+    let begun = Instant::now();
     let interval = Timespec { tv_sec: 0, tv_nsec: INTERVAL_NANOS };
     loop {
         control.check()?;
         match poll(&mut [PollFd::new(&fd, ready)], Some(&interval)) {
+            Ok(0) if patience.is_some_and(|patience| begun.elapsed() > patience) => {
+                return Err(Error::os("wait for", libc::ETIMEDOUT, name.display().to_string()));
+            }
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(()),
             Err(e) => return Err(Error::io("wait for", e.into(), name.display().to_string())),
@@ -224,7 +266,7 @@ pub(crate) fn wait_for_program(program: &mut Child, control: &Control, name: &Pa
             // Before Linux 5.3, or without descriptors.
             _ => {
                 control.check()?;
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }

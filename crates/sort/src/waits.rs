@@ -28,11 +28,14 @@ pub enum SortWait {
     Output,
     /// Threads wait until others have written what comes before.
     Turn,
+    /// Threads have no part in the work that others do: a merge by one thread, or the rest of a
+    /// step whose own part is done. It stands in nobody's way.
+    Idle,
 }
 
 impl SortWait {
     /// Everything that a thread can wait for.
-    pub const ALL: [SortWait; 7] = [
+    pub const ALL: [SortWait; 8] = [
         SortWait::Input,
         SortWait::Memory,
         SortWait::Records,
@@ -40,6 +43,7 @@ impl SortWait {
         SortWait::Runs,
         SortWait::Output,
         SortWait::Turn,
+        SortWait::Idle,
     ];
 
     /// Whether it is a wait of the thread that reads the input, and not of one that sorts or
@@ -58,6 +62,7 @@ impl SortWait {
             SortWait::Runs => "reads of runs",
             SortWait::Output => "writes of the output",
             SortWait::Turn => "other threads",
+            SortWait::Idle => "work that they can share",
         }
     }
 }

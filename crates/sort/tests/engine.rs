@@ -8,14 +8,14 @@
 mod scene;
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datapipes_file::FileBackendOptions;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_sort::{NumberKind, Output, RecordFormat, SpillCompression, SpillFiles};
+use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SpillCompression, SpillFiles};
 use datapipes_testkit::child::{assert_forked_error, end_copy, fork_here};
 use datapipes_testkit::{GnuSort, joined, output_of};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
@@ -546,13 +546,56 @@ fn lines_of_odd_shapes() {
 }
 
 #[test]
-fn a_line_that_no_run_holds_is_refused_by_name() {
+fn records_of_which_the_memory_takes_few_or_none() {
+    let first = seed(2500);
+    for (case, (len, count)) in [(3 * MIB, 9), (MIB + 77, 30), (30 * MIB, 2), (17 * MIB + 1, 3)].into_iter().enumerate()
+    {
+        let seed = first + case as u64;
+        let random = &mut Random(seed);
+        // Keys alike up to their last bytes, which lie in several pieces of a record, or anywhere.
+        let key_len = random.pick(&[1, 7, 8, 9, 600 << 10]);
+        let key_at = random.pick(&[0, 5, 300 << 10]);
+        let mut bytes = vec![b'k'; len * count];
+        for record in bytes.chunks_exact_mut(len) {
+            record[key_at + key_len - 1] = random.pick(&[0, 1, 7, 255]);
+            record[random.below(len)] = random.below(256) as u8;
+            record[len - 1] = random.below(256) as u8;
+        }
+        let (unique, reverse, piped) = (random.one_in(2), random.one_in(2), random.one_in(2));
+        let name = format!("seed {seed}: {count} of {len}, key {key_len} at {key_at}, {unique} {reverse} {piped}");
+        let format = RecordFormat::Records { len, key_at, key_len, reverse };
+        let folder = Folder::new();
+        let input = folder.put("in/a", &bytes);
+        let mut job = folder.job(format.clone(), &[input]).unique(unique);
+        let report = std::thread::scope(|scope| {
+            if piped {
+                let (reader, mut writer) = std::io::pipe().unwrap();
+                let bytes = &bytes;
+                scope.spawn(move || writer.write_all(bytes).unwrap());
+                job.inputs = vec![Input::Stream { name: "a pipe".into(), fd: reader.into() }];
+                return sort(job);
+            }
+            sort(job)
+        });
+        let report = report.unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&folder.sorted(), &sort_records(&bytes, &format, unique), &name);
+        assert_eq!((report.records, report.method.name), (count as u64, "places"), "{name}");
+        assert_eq!(report.written.records + report.dropped.records, count as u64, "{name}");
+        assert_eq!(folder.files(), ["in/a", "out/sorted"], "{name}");
+    }
+}
+
+#[test]
+fn a_part_of_a_long_record_is_refused_by_name_and_a_long_line_is_not() {
     let folder = Folder::new();
-    let input = folder.put("in/a", &vec![b'l'; 30 * MIB]);
-    let error = sort(folder.job(lines(&[]).0, &[input])).unwrap_err();
-    assert_eq!(error.kind(), datapipes_core::ErrorKind::OutOfMemory, "{error}");
-    assert!(error.to_string().contains("in/a"), "{error}");
+    let input = folder.put("in/a", &vec![b'l'; 60 * MIB + 1]);
+    let records = RecordFormat::Records { len: 30 * MIB, key_at: 0, key_len: 10, reverse: false };
+    let error = sort(folder.job(records, std::slice::from_ref(&input))).unwrap_err();
+    assert_eq!(error.kind(), datapipes_core::ErrorKind::InvalidInput, "{error}");
+    assert!(error.to_string().contains("in/a") && error.to_string().contains("1 bytes are left"), "{error}");
     assert_eq!(folder.files(), ["in/a"]);
+    let report = sort(folder.job(lines(&[]).0, &[input])).unwrap();
+    assert_eq!((report.long_lines, report.records), (1, 1));
 }
 
 #[test]

@@ -65,6 +65,13 @@ fn lines_of(random: &mut Random, kind: &str, bytes: usize, terminator: u8) -> Ve
                 let dir = random.pick(&["", "", ".", "x~"]);
                 format!("{dir}pack-{a}.{b:03}.{}", random.pick(&["deb", "tar.gz", "0", "Deb"])).into_bytes()
             }
+            // Letters in either case, some of them in lines that are otherwise the same.
+            "cases" => {
+                let common = random.pick(&[0, 5, 6, 7, 8, 12, 16, 24, 24, 24]);
+                let n = random.below(5);
+                let line = [vec![b'a'; common], (0..n).map(|_| random.pick(b"\x01@ab[{")).collect()].concat();
+                line.into_iter().map(|b| if random.one_in(4) { b.to_ascii_uppercase() } else { b }).collect()
+            }
             // A line ends where a grain (16 KiB) of a run ends.
             "grains" => vec![random.pick(b"ab"); random.pick(&[15, 31, 63, 255, 1023, 4095])],
             _ => {
@@ -164,6 +171,30 @@ fn keyed_lines_are_sorted_as_a_naive_sort_orders_them() {
         let job = folder.job(format, &paths).unique(unique).threads(threads).fan_in(fan_in);
         sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_same(&folder.sorted(), &sorted(&inputs, &order, terminator), &name);
+    }
+}
+
+/// Lines that are the same but for the case of letters are ordered by their bytes, or stay as they
+/// were.
+#[test]
+fn lines_with_letters_in_either_case() {
+    let first = seed(1100);
+    for (i, seed) in (first..first + 16).enumerate() {
+        let random = &mut Random(seed);
+        let folder = Folder::new();
+        let (letters, kind) = (["f", "fr", "fs", "fz"][i % 4], ["cases", "cases", "cases", "deep"][i / 4]);
+        let (order, terminator) = options(letters);
+        let bytes = random.pick(&[1, 4, 6]) * MIB;
+        let mut input = lines_of(random, kind, bytes, terminator);
+        for byte in input.iter_mut().filter(|byte| **byte == b'a') {
+            *byte = if random.one_in(CODED_LEN) { b'A' } else { b'a' };
+        }
+        let path = folder.put("in/a", &input);
+        let threads = random.pick(&[1, 2, 3]);
+        let name = format!("seed {seed}: {kind}, options {letters:?}, {threads} threads");
+        let format = RecordFormat::Lines { order: order.clone(), terminator };
+        sort(folder.job(format, &[path]).threads(threads)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&folder.sorted(), &sorted(&[input], &order, terminator), &name);
     }
 }
 

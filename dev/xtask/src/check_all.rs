@@ -18,7 +18,7 @@ struct Check {
     settings: &'static [&'static str],
 }
 
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 15] = [
     Check { command: "ci", settings: &[] },
     // All tests are a part of `ci`; this shows that the command takes options.
     Check { command: "test", settings: &["-p", "xtask"] },
@@ -48,6 +48,7 @@ const CHECKS: [Check; 14] = [
     Check { command: "miri", settings: &[] },
     Check { command: "python-test", settings: &[] },
     Check { command: "fuzz", settings: &["5"] },
+    Check { command: "pictures", settings: &["target/pictures"] },
     Check { command: "guest", settings: &["--fetch"] },
 ];
 

@@ -8,7 +8,18 @@ pub(crate) fn run() -> TaskResult<()> {
     let mut steps = Steps::default();
     steps.run("tools", tools);
     steps.run("format", || finish(&mut cargo(&["fmt", "--all", "--check"])));
-    steps.run("clippy", || finish(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
+    steps.run("clippy", || {
+        finish(&mut cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--features",
+            test::OPTIONAL,
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    });
     steps.run("docs", || finish(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")));
     steps.run("test", || test::run(&[]));
     // Spans and events, and the recorder of the crate `metrics`, are in no program unless asked

@@ -8,9 +8,11 @@ mod guest;
 mod install;
 mod nightly;
 mod packages;
+mod pictures;
 mod python_test;
 mod shuttle;
 mod silence;
+mod slow_disk;
 mod soak;
 mod steps;
 mod tally;
@@ -30,7 +32,7 @@ usage: cargo xtask COMMAND
   miri                                    the memory code of the core under Miri (nightly)
   asan                                    core, cpu and file backends, cache under AddressSanitizer (nightly)
   tsan                                    core, runtime and cache under ThreadSanitizer (nightly, rust-src)
-  python-test [PYTEST OPTIONS]            the Python package: built, installed, its types and tests (needs an index)
+  python-test [--objects] [PYTEST OPTIONS] the Python package: built, installed, its types and tests (needs an index)
   fuzz [SECONDS]                          each fuzz target for SECONDS (default 30)
   shuttle [SCHEDULES] [NAME]              queue and runtime under SCHEDULES random schedules a test (default 2000)
   soak [--minutes N] [--seed S]           random pipes, faults, forks, leaving clients for N minutes (default 10)
@@ -38,6 +40,7 @@ usage: cargo xtask COMMAND
   bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
   install --prefix DIR [--destdir DIR]    libraries and headers for C and C++, for pkg-config and CMake
   deb DIR                                 the same as a package for Debian (needs dpkg-deb)
+  pictures [DIR]                          the pages of docs/seeing, and what they look like in a browser
   check-all [COMMANDS]                    all of the above with short settings, and a table of what passed
 ";
 
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         "install" => install::run(&rest),
         "deb" => install::run_deb(&rest),
         "bench" => bench::run(&rest),
+        "pictures" => pictures::run(&rest),
         "check-all" => check_all::run(&rest),
         "" | "help" | "-h" | "--help" => {
             print!("{HELP}");

@@ -1,12 +1,16 @@
 //! `cargo xtask python-test`: builds the Python package, installs it into a virtual environment of
-//! its own, and runs its tests and the type checker. `cargo xtask test` runs the same, built with
+//! its own, and runs its tests and the type checkers. `cargo xtask test` runs the same, built with
 //! fewer optimizations.
 //!
 //! ```text
-//! target/python-venv     the environment: build tool, NumPy, pytest, mypy, and the package
+//! target/python-venv     the environment: build tool, NumPy, pytest, mypy, pyright, and the package
 //! target/python          what is compiled for `python-test`
 //! target/python-quick    what is compiled for `test`
 //! ```
+//! `cargo xtask python-test --objects` builds the package with objects in buckets, and runs their
+//! tests with the server of `dev/objectserver`. Because that compiles some 110 crates more, `cargo
+//! xtask test` does not.
+//!
 //! All of it is used again, so a run after which nothing changed compiles nothing. Where Python,
 //! the index of pip or the registry of cargo is missing, the tests are skipped by name.
 
@@ -20,11 +24,17 @@ use crate::TaskResult;
 use crate::silence::{SILENCE, end};
 use crate::steps::{Steps, cargo, finish, root, shown, succeeds};
 use crate::tally::{Totals, count};
+use crate::test::OPTIONAL;
 
 /// What the tests need beside the package, which brings NumPy. (torch, which would be gigabytes, is
 /// tested where it is installed.)
 const NEEDED: [&str; 7] =
     ["maturin>=1.9,<2", "pytest>=8", "mypy>=1.11", "fsspec>=2024.2", "uvloop", "anyio", "ml_dtypes>=0.5"];
+
+/// What more is tested where an index has it: neighbours of the package, pyright's engine as a
+/// package that brings its own interpreter of JavaScript, and Ray. Ray takes 70 MB to fetch, 260 MB
+/// on the disk and 16 s of processor time to install, once; there is none for the newest Python.
+const WANTED: [&str; 4] = ["pyarrow", "tqdm", "basedpyright>=1.31", "ray>=2.40"];
 
 /// Settings of a build that is tested and thrown away.
 const QUICK: [(&str, &str); 3] = [
@@ -33,9 +43,20 @@ const QUICK: [(&str, &str); 3] = [
     ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
 ];
 
+/// How the package is built.
+struct Build<'a> {
+    /// The folder of what is compiled.
+    target: &'a str,
+    settings: &'a [(&'a str, &'a str)],
+    objects: bool,
+}
+
 pub(crate) fn run(options: &[String]) -> TaskResult<()> {
+    let (objects, options) = with_objects(options);
     match Environment::make() {
-        Ok(environment) => environment.check(options, "target/python", &[]).0.finish(),
+        Ok(environment) => {
+            environment.check(options, &Build { target: "target/python", settings: &[], objects }).0.finish()
+        }
         Err(why) => {
             println!("SKIPPED: python-test: {why}");
             Ok(())
@@ -43,11 +64,20 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     }
 }
 
+/// Whether objects are meant, and the other options.
+fn with_objects(options: &[String]) -> (bool, &[String]) {
+    match options.split_first() {
+        Some((first, rest)) if first == "--objects" => (true, rest),
+        _ => (false, options),
+    }
+}
+
 /// Runs everything for `cargo xtask test`, and returns what it adds to the sum.
 pub(crate) fn totals() -> Totals {
     match Environment::make() {
         Ok(environment) => {
-            let (steps, mut totals) = environment.check(&[], "target/python-quick", &QUICK);
+            let build = Build { target: "target/python-quick", settings: &QUICK, objects: false };
+            let (steps, mut totals) = environment.check(&[], &build);
             if steps.finish().is_err() {
                 totals.failed = totals.failed.max(1);
             }
@@ -99,6 +129,11 @@ impl Environment {
         if !succeeds(environment.pip().args(NEEDED).arg("numpy>=2.0")) {
             return Err("pip cannot install what the tests need (no index can be reached?)");
         }
+        for wanted in WANTED {
+            if !succeeds(environment.pip().arg(wanted)) {
+                println!("SKIPPED: python-test with {wanted}: pip cannot install it");
+            }
+        }
         // What cannot be fetched is told apart from what cannot be built. Without a platform, cargo
         // would fetch what other systems need, too.
         let metadata = ["metadata", "--format-version", "1"];
@@ -123,14 +158,14 @@ impl Environment {
 
     /// Builds, installs, and runs the checks and the tests. The build shares no target folder with
     /// the main workspace.
-    fn check(&self, options: &[String], target: &str, build: &[(&str, &str)]) -> (Steps, Totals) {
+    fn check(&self, options: &[String], build: &Build<'_>) -> (Steps, Totals) {
         let package = package();
-        let target = root().join(target);
+        let target = root().join(build.target);
         let mut steps = Steps::default();
         let mut totals = Totals::default();
         let own = |args: &[&str]| {
             let mut command = in_package(args);
-            command.env("CARGO_TARGET_DIR", &target).envs(build.iter().copied());
+            command.env("CARGO_TARGET_DIR", &target).envs(build.settings.iter().copied());
             command
         };
         steps.run("format", || finish(&mut own(&["fmt", "--check"])));
@@ -143,9 +178,12 @@ impl Environment {
             // What is built here is used here: pip shall not fetch the build tool again.
             let mut command = self.pip();
             command.args(["--no-build-isolation", "--force-reinstall", "--no-deps"]).arg(&package);
+            if build.objects {
+                command.args(["--config-settings", "build-args=--features=object"]);
+            }
             let path = std::env::var_os("PATH").unwrap_or_default();
             let folders = std::iter::once(self.folder.join("bin")).chain(std::env::split_paths(&path));
-            command.env("CARGO_TARGET_DIR", &target).envs(build.iter().copied());
+            command.env("CARGO_TARGET_DIR", &target).envs(build.settings.iter().copied());
             finish(command.env("PATH", std::env::join_paths(folders)?))
         });
         let within = |module: &str| {
@@ -154,8 +192,22 @@ impl Environment {
             command
         };
         steps.run("types", || finish(within("mypy").args(["--strict", "python/datapipes", "tests/typed.py"])));
+        if succeeds(within("basedpyright").arg("--version")) {
+            steps.run("types by pyright", || {
+                let mut check = within("basedpyright");
+                finish(check.args(["--level", "error", "--pythonpath"]).arg(self.python()))
+            });
+        }
+        if build.objects {
+            // With the features of the other tests, so that nothing is compiled twice.
+            let serve = ["build", "--workspace", "--features", OPTIONAL, "--example", "serve"];
+            steps.run("server of objects", || finish(&mut cargo(&serve)));
+        }
         steps.run("tests", || {
             let mut tests = within("pytest");
+            if build.objects {
+                tests.env("DATAPIPES_TEST_SERVER", root().join("target/debug/examples/serve"));
+            }
             tests.args(["-q", "-rs", "-p", "no:cacheprovider"]).args(options);
             count_tests(&mut tests, SILENCE, &mut totals)
         });

@@ -15,16 +15,26 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(args).current_dir(root());
-    // `cargo run` sets this for our own process; another toolchain must not inherit it.
-    command.env_remove("LD_LIBRARY_PATH");
+    without_own_variables(&mut command);
     command
+}
+
+/// Takes away what `cargo run` sets for our own process. Another toolchain must not inherit its
+/// libraries, and build scripts that look at its variables would run again after each build by
+/// hand.
+fn without_own_variables(command: &mut Command) {
+    command.env_remove("LD_LIBRARY_PATH");
+    let is_own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    let own = std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_str().is_some_and(is_own));
+    own.for_each(|name| _ = command.env_remove(name));
 }
 
 /// `cargo` of the nightly toolchain.
 pub(crate) fn nightly_cargo(args: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo"]).args(args).current_dir(root());
-    command.env_remove("LD_LIBRARY_PATH").env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
+    without_own_variables(&mut command);
+    command.env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
     command
 }
 
@@ -59,6 +69,12 @@ fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(plain) { word.to_string() } else { format!("'{word}'") }
 }
 
+/// What the disk of a folder has room for.
+pub(crate) fn free_bytes(folder: &Path) -> TaskResult<u64> {
+    let stat = rustix::fs::statvfs(folder)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// Steps that all run, even after one has failed, so that one look at a log shows everything.
 #[derive(Default)]
 pub(crate) struct Steps {
@@ -72,7 +88,10 @@ impl Steps {
         let result = step().map_err(|e| e.to_string());
         let time = start.elapsed();
         let word = if result.is_ok() { "ok" } else { "FAILED" };
-        println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
+        // Where a disk fills up, whatever writes next fails, and says nothing of who filled it.
+        let free =
+            free_bytes(&root()).map_or(String::new(), |free| format!(", {:.1} GB of the disk free", free as f64 / 1e9));
+        println!("<== {name}: {word} in {:.1} s{free}", time.as_secs_f64());
         self.done.push((name.to_string(), time, result));
     }
 

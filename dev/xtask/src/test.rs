@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 const TOOLS: [(&str, &str); 4] =
     [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
+/// What is off by default and has tests: objects in buckets, TLS between machines.
+pub(crate) const OPTIONAL: &str = "dpipe/object,datapipes-net/tls,datapipes-fabric/tls";
+
 pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     for (tool, purpose) in TOOLS {
         let version = steps::first_line(Command::new(tool).arg("--version"));
@@ -33,13 +36,14 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     let chosen = cargo_options.iter().any(|o| o.starts_with("-p") || o.starts_with("--package"));
     // A developer at work on one crate may name it; otherwise all of them.
     let workspace = (!chosen).then_some("--workspace");
+    let features: &[&str] = if chosen { &[] } else { &["--features", OPTIONAL] };
     // First everything is built, because a compiler may be silent for as long as it needs.
     // What documentation shows is built as it runs.
     if !cargo_options.iter().any(|o| o == "--doc") {
-        steps::finish(steps::cargo(&["test", "--no-run"]).args(workspace).args(cargo_options))?;
+        steps::finish(steps::cargo(&["test", "--no-run"]).args(workspace).args(features).args(cargo_options))?;
     }
     let mut command = steps::cargo(&["test", "--no-fail-fast"]);
-    command.args(workspace);
+    command.args(workspace).args(features);
     // Without --show-output libtest would swallow the SKIPPED lines of tests that then count as
     // passed.
     command.args(cargo_options).args(["--", "--show-output"]).args(test_options);

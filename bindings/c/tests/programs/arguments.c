@@ -97,8 +97,9 @@ static void sizes_of_structs(void) {
     }
     constraints.size = sizeof constraints;
     constraints.deny = NULL;
-    constraints.reserved = 1;
-    FAILS(DP_UNSUPPORTED, dp_connect(machine, place, place, &constraints, &pipe));
+    constraints.fill_processor_cache = 1;
+    constraints.bypass_processor_cache = 1;
+    FAILS(DP_INVALID_INPUT, dp_connect(machine, place, place, &constraints, &pipe));
     memset(&service, 0, sizeof service);
     service.size = sizeof service;
     service.reserved = 1;

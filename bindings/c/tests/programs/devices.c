@@ -381,15 +381,109 @@ static void memories(void) {
     FAILS(DP_INVALID_INPUT, dp_endpoint_close(reader));
 }
 
+/* A body: sends each block twice, through both of its outlets in turn, until nobody sends any more. */
+static dp_error doubles(void *user, const char *arguments, const dp_receiver *inlets, size_t inlet_count,
+                        const dp_sender *outlets, size_t outlet_count) {
+    size_t next = 0;
+    CHECK(user == &fabric && inlet_count == 1 && strcmp(arguments, "{\"times\":2}") == 0);
+    for (;;) {
+        dp_block block;
+        dp_block_head head;
+        const void *bytes;
+        size_t len;
+        int i;
+        dp_error error = dp_receiver_receive(inlets[0], &block, &head, NULL);
+        if (error.id != 0) {
+            return error; /* DP_END_OF_FILE is the orderly end. */
+        }
+        OK(dp_block_bytes(block, &bytes, &len));
+        if (len == 4 && memcmp(bytes, "fail", 4) == 0) {
+            OK(dp_block_answer(block, DP_BLOCK_DONE, 0));
+            return dp_error_new(DP_CORRUPT, "the body does not like this block");
+        }
+        for (i = 0; i < 2; i++) {
+            OK(dp_sender_send(outlets[next++ % outlet_count], bytes, len, head));
+        }
+        OK(dp_block_answer(block, DP_BLOCK_DONE, 0));
+    }
+}
+
+static const char DOUBLES[] = "{\"custom\": {\"name\": \"doubles\", \"arguments\": {\"times\": 2}}}";
+
+/* program -> a body -> program, by two channels. */
+static void a_body_of_the_program(uint32_t carrier, int fails) {
+    dp_device_graph graph = graph_of(carrier);
+    dp_block_head head = {{0}, 0};
+    dp_flow flow;
+    dp_sender sender;
+    dp_receiver receivers[2];
+    uint32_t body, i;
+    OK(dp_device_graph_device(graph, "doubles", DOUBLES, NULL, 0, &body));
+    OK(dp_device_graph_connect(graph, 0, body));
+    OK(dp_device_graph_connect(graph, body, 0));
+    OK(dp_device_graph_connect(graph, body, 0));
+    OK(dp_device_graph_start(graph, fabric, DP_PLACEMENT_DISTRIBUTED, &flow));
+    OK(dp_flow_sender(flow, 0, &sender));
+    OK(dp_flow_receiver(flow, 0, &receivers[0]));
+    OK(dp_flow_receiver(flow, 1, &receivers[1]));
+    for (i = 0; i < 30; i++) {
+        uint32_t which;
+        head.words[0] = i;
+        OK(dp_sender_send(sender, "abc", 3, head));
+        for (which = 0; which < 2; which++) {
+            dp_block block;
+            dp_block_head got;
+            size_t len;
+            const void *bytes;
+            OK(dp_receiver_receive(receivers[which], &block, &got, NULL));
+            OK(dp_block_bytes(block, &bytes, &len));
+            CHECK(len == 3 && memcmp(bytes, "abc", 3) == 0 && got.words[0] == i);
+            OK(dp_block_answer(block, DP_BLOCK_DONE, 0));
+        }
+    }
+    if (fails) {
+        char report[1024];
+        dp_error error;
+        OK(dp_sender_send(sender, "fail", 4, head));
+        error = dp_flow_report(flow, body, LONG, report, sizeof report, NULL);
+        CHECK(dp_error_kind_of(error) != DP_OK);
+        CHECK(strstr(dp_error_message(error), "does not like this block") != NULL);
+        dp_error_close(error);
+    }
+    OK(dp_sender_close(sender));
+    for (i = 0; i < 2; i++) {
+        dp_block block;
+        dp_block_head got;
+        if (!fails) {
+            FAILS(DP_END_OF_FILE, dp_receiver_receive(receivers[i], &block, &got, NULL));
+        }
+        OK(dp_receiver_close(receivers[i]));
+    }
+    OK(dp_flow_close(flow));
+}
+
+/* Descriptors are for roles of the library. */
+static void a_body_takes_no_descriptors(void) {
+    dp_device_graph graph = graph_of(DP_CARRIER_SHARED_MEMORY);
+    dp_flow flow;
+    uint32_t body;
+    int32_t given = 0;
+    OK(dp_device_graph_device(graph, "doubles", DOUBLES, &given, 1, &body));
+    OK(dp_device_graph_connect(graph, 0, body));
+    FAILS_SOMEHOW(dp_device_graph_start(graph, fabric, DP_PLACEMENT_DISTRIBUTED, &flow));
+}
+
 int main(void) {
     dp_device_function functions[] = {{"adds", adds, &fabric}};
+    dp_device_body bodies[] = {{"doubles", doubles, &fabric}}, no_body[] = {{"nothing", NULL, NULL}};
     dp_device_function wrong[] = {{"nothing", NULL, NULL}};
     int32_t code;
     char status[8192];
-    OK(dp_fabric_enter(functions, 1, &code));
+    OK(dp_fabric_enter_with(functions, 1, bodies, 1, &code));
     if (code >= 0) {
         return code;
     }
+    FAILS(DP_INVALID_INPUT, dp_fabric_enter_with(functions, 1, no_body, 1, &code));
     FAILS(DP_INVALID_INPUT, dp_fabric_enter(wrong, 1, &code));
     FAILS(DP_INVALID_INPUT, dp_fabric_enter(NULL, 0, NULL));
     FAILS(DP_NOT_FOUND, dp_fabric_start("/no/such/program", &fabric));
@@ -400,6 +494,10 @@ int main(void) {
     through_devices(DP_PLACEMENT_DISTRIBUTED, DP_CARRIER_UNIX_SOCKET);
     through_devices(DP_PLACEMENT_DISTRIBUTED, DP_CARRIER_TCP);
     from_file_to_file();
+    a_body_of_the_program(DP_CARRIER_SHARED_MEMORY, 0);
+    a_body_of_the_program(DP_CARRIER_UNIX_SOCKET, 0);
+    a_body_of_the_program(DP_CARRIER_SHARED_MEMORY, 1);
+    a_body_takes_no_descriptors();
     functions_that_fail("{\"transform\": {\"function\": \"adds\", \"arguments\": \"fail\"}}", "has no room");
     functions_that_fail("{\"transform\": {\"function\": \"adds\", \"arguments\": \"overrun\"}}", "says that it wrote 4097 bytes");
     graphs_that_are_refused();

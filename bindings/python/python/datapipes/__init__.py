@@ -8,9 +8,10 @@ chosen (`explain`). `datapipes.fsspec` and `datapipes.torch` need the packages o
 from __future__ import annotations
 
 import atexit as _atexit
+import json
 import os
 import sys as _sys
-from collections.abc import Callable, Sequence
+from typing import Any
 
 # The compiled half is for the stable interface, which a build without the interpreter's lock lacks.
 if "t" in _sys.abiflags:
@@ -20,7 +21,7 @@ if "t" in _sys.abiflags:
     )
 
 from . import _datapipes, checkpoint
-from ._datapipes import Buffer, LogReader, Pending, __version__, parse_size
+from ._datapipes import Buffer, Hbm, HbmLease, LogReader, NewObject, Object, Pending, __version__, parse_size
 from ._errors import (
     Busy,
     Corrupt,
@@ -41,12 +42,13 @@ from ._errors import (
     Unavailable,
     Unsupported,
 )
-from ._file import File, open
+from ._file import File, create_object, open, open_object
 from ._load import Loaded, Stream, load_file, load_files, load_npy, stream
 from ._log import Log, examine_log, read_log
 from ._paths import Path, text_of
 from ._pipe import Pipe, connect
 from ._report import Report
+from ._sort import sort
 from ._rows import Rows, rows
 
 __all__ = [
@@ -58,14 +60,18 @@ __all__ = [
     "Error",
     "File",
     "Forked",
+    "Hbm",
+    "HbmLease",
     "Interrupted",
     "InvalidInput",
     "Loaded",
     "Log",
     "LogReader",
     "Misaligned",
+    "NewObject",
     "NoSpace",
     "NotFound",
+    "Object",
     "OutOfMemory",
     "OutOfRange",
     "Panicked",
@@ -81,13 +87,16 @@ __all__ = [
     "__version__",
     "checkpoint",
     "connect",
+    "create_object",
     "examine_log",
     "explain",
+    "gpus",
     "load_file",
     "load_files",
     "load_npy",
     "machine",
     "open",
+    "open_object",
     "parse_size",
     "read_log",
     "rows",
@@ -95,10 +104,9 @@ __all__ = [
     "stream",
 ]
 
-Place = File | Buffer | Path
+Place = File | Buffer | Hbm | Path
 
 
-_LEAST_MEMORY = 16 << 20
 """The program itself needs most of it."""
 
 
@@ -107,19 +115,25 @@ def machine() -> Report:
     return Report._of("machine", _datapipes.machine_facts())
 
 
+def gpus() -> list[dict[str, Any]]:
+    """The GPUs that the driver has. Where there is none, the error says what is absent."""
+    found: list[dict[str, Any]] = json.loads(_datapipes.gpu_facts())
+    return found
+
+
 def explain(source: Place, target: Place) -> Report:
     """The route between two places: which primitive, why, and why not the others.
 
-    A place is a File, a Buffer, a path, or a name such as "ssd:/data/x?access=direct" or "dram:1G".
+    A place is a File, a Buffer, an Hbm, a path, or a name such as "ssd:/data/x?access=direct" or "dram:1G".
     """
     return Report._of("route", _datapipes.explain(_place(source), _place(target)))
 
 
-def _place(place: Place) -> File | Buffer | str:
-    if isinstance(place, (File, Buffer)):
+def _place(place: Place) -> File | Buffer | Hbm | str:
+    if isinstance(place, (File, Buffer, Hbm)):
         return place
     if not isinstance(place, (str, bytes, os.PathLike)):
-        why = 'a place is a File, a Buffer, a path, or a name such as "ssd:/path" or "dram:1G"'
+        why = 'a place is a File, a Buffer, an Hbm, a path, or a name such as "ssd:/path" or "dram:1G"'
         raise InvalidInput(f"explain: {why}", operation="explain")
     text = text_of(place)
     try:
@@ -127,48 +141,6 @@ def _place(place: Place) -> File | Buffer | str:
     except UnicodeEncodeError:  # Only the name of a file is no text.
         return open(text.removeprefix("ssd:"))
     return text
-
-
-def sort(
-    input: Path,
-    output: Path,
-    *,
-    format: str = "lines",
-    record: tuple[int, int, int] | None = None,
-    reverse: bool = False,
-    unique: bool = False,
-    keys: Sequence[str] = (),
-    separator: str | bytes | None = None,
-    memory: int | str | None = None,
-    progress: Callable[[int, int, int], object] | None = None,
-) -> Report:
-    """Sort a file, of any size, into another.
-
-    ``format``: "lines" (in byte order, or by ``keys`` such as "2,2n" as of sort -k), "u32", "u64",
-    "i64", "f64" (little-endian numbers), or "records" with ``record=(length, key offset, key
-    length)``. ``memory`` is all that may be used: bytes, or "2G"; the least is 16 MiB. ``progress`` is called some times
-    a second with (bytes of the input, read, written); an exception of it, or Ctrl-C, stops the
-    sort, which then leaves no files behind.
-    """
-    if isinstance(keys, str):
-        raise InvalidInput("sort: keys is a list of strings", operation="sort")
-    if isinstance(separator, str):
-        separator = os.fsencode(separator)
-    if separator is not None and (not isinstance(separator, bytes) or len(separator) != 1):
-        raise InvalidInput(f"sort: a separator is one byte, not {separator!r}", operation="sort")
-    if format != "lines" and (keys or separator is not None):
-        why = f'keys= and separator= are for format "lines", not {format!r}'
-        raise InvalidInput(f"sort: {why}", operation="sort")
-    if progress is not None and not callable(progress):
-        raise InvalidInput("sort: progress is not callable", operation="sort")
-    byte = separator[0] if separator is not None else None
-    budget = parse_size(memory) if isinstance(memory, str) else memory
-    if budget is not None and budget < _LEAST_MEMORY:
-        raise InvalidInput(f"sort: memory={memory!r}: the least is 16 MiB", operation="sort")
-    made = _datapipes.sort(
-        text_of(input), text_of(output), format, record, reverse, unique, list(keys), byte, budget, progress
-    )
-    return Report._of("sort", made)
 
 
 # Transfers in flight end before the interpreter does: their threads would find it half gone.

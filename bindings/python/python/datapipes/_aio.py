@@ -29,6 +29,19 @@ class _LoopNotifier:
         self._waiting[pending._number] = (future, pending)
         return future
 
+    def also(self, loop: asyncio.AbstractEventLoop, pending: Pending) -> asyncio.Future[int]:
+        """The future of a transfer that was started without a loop; all who await it share it."""
+        known = self._waiting.get(pending._number)
+        if known is not None:
+            return known[0]
+        future = self.wait(loop, pending)
+        try:
+            pending._tell(self.notifier)
+        except BaseException:
+            self._waiting.pop(pending._number, None)
+            raise
+        return future
+
     def forsake(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for future, _ in waiting.values():
@@ -89,6 +102,15 @@ def _in_child() -> None:
         found = known()
         if found is not None:
             found.forsake()
+
+
+async def awaited(pending: Pending) -> int:
+    """What `await pending` does."""
+    if pending.done():
+        return pending.result(0)
+    loop = asyncio.get_running_loop()
+    # A task that is cancelled must not take the future from others.
+    return await asyncio.shield(notifier_of(loop).also(loop, pending))
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -8,6 +8,8 @@ from typing import Any
 
 from . import _datapipes
 from ._aio import notifier_of
+from ._datapipes import NewObject, Object
+from ._errors import Unsupported
 from ._paths import Path, text_of
 from ._report import Report, moved
 
@@ -33,6 +35,42 @@ class File(_datapipes.File):
         return moved(f"file {self.path}", json.loads(self._report()))
 
 
+_SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is the address of an object."""
+    return name.startswith(_SCHEMES)
+
+
 def open(path: Path, mode: str = "r") -> File:
-    """Open a file: "r" to read, "r+" to read and write, "w" to create or empty it, "x" to create it."""
-    return File(text_of(path), mode)
+    """Open a file: "r" to read, "r+" to read and write, "w" to create or empty it, "x" to create it.
+
+    The address of an object, such as "s3://bucket/key", gives what `open_object` ("r") or
+    `create_object` ("w", "x") give.
+    """
+    name = text_of(path)
+    if not is_address(name):
+        return File(name, mode)
+    if mode == "r":
+        found: Any = open_object(name)
+    elif mode in ("w", "x"):
+        found = create_object(name, only_new=mode == "x")
+    else:
+        raise Unsupported(f"open: {name}: an object is read, or written as a whole: not {mode!r}", operation="open")
+    # Types of Python cannot tell addresses from paths.
+    return found  # type: ignore[no-any-return]
+
+
+def open_object(address: str) -> Object:
+    """Open an object in a bucket for reading, at the version that it has now. Needs a build with objects."""
+    return Object(address)
+
+
+def create_object(address: str, *, expected_len: int | None = None, only_new: bool = False) -> NewObject:
+    """Begin an object in a bucket, which appears as a whole when it is published.
+
+    A `with` block publishes it at its end, and gives it up after an exception. ``expected_len`` helps
+    to choose parts, ``only_new`` refuses to replace an object.
+    """
+    return NewObject(address, expected_len=expected_len, only_new=only_new)

@@ -6,22 +6,23 @@ and what does not fit is `Corrupt`.
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import importlib
 import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ._datapipes import Buffer
-from ._errors import Corrupt, Error, InvalidInput, Unsupported
+from ._errors import InvalidInput, Unsupported
 from ._file import File, open
+from ._into import Into, corrupt, module_of, target_of
 from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
 from ._torch_file import Archive, flat
@@ -33,11 +34,6 @@ _MAX_DIMENSIONS = 64
 _MAX_NPY_HEADER = 64 << 10
 _OF_TORCH = (".pt", ".pth", ".bin", ".ckpt")
 """Names of files that torch.save wrote."""
-_MAPPED_FROM = 1 << 20
-"""Shorter payloads are copied: that is quicker than a mapping, and leaves them to the arrays."""
-_MOSTLY = 0.9
-"""The share of a file in the page cache from which it is mapped."""
-
 _PLAIN = {
     "BOOL": "?",
     "U8": "u1",
@@ -68,10 +64,6 @@ _SIZES = {
 """Bytes of a number, by the name of its type in a header."""
 
 
-def _corrupt(path: str, why: str, offset: int = 0) -> NoReturn:
-    raise Corrupt(f"load: {path}: {why}", filename=path, offset=offset, operation="load")
-
-
 def described_dtype(text: object) -> np.dtype[Any]:
     """The type of numbers by its text in a description, which is not trusted.
 
@@ -92,6 +84,12 @@ def described_dtype(text: object) -> np.dtype[Any]:
     if dtype.itemsize == 0:
         raise ValueError(f"elements of 0 bytes: {text!r}")
     return dtype
+
+
+def kind_of(dtype: np.dtype[Any]) -> str | None:
+    """The name of a type of numbers in headers of safetensors, or None."""
+    extended = (kind for kind, name in _EXTENDED.items() if name == dtype.name)
+    return next((kind for kind, plain in _PLAIN.items() if np.dtype(plain) == dtype), next(extended, None))
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str | None:
@@ -143,30 +141,25 @@ def _dtype(path: str, tensor: str, name: str) -> np.dtype[Any]:
         ) from None
 
 
-class _Tensor:
-    """A tensor of a header that was checked."""
-
-    __slots__ = ("begin", "end", "kind", "name", "shape")
-
-    def __init__(self, name: str, kind: str, shape: Sequence[int], begin: int, end: int) -> None:
-        self.name, self.kind, self.shape, self.begin, self.end = name, kind, tuple(shape), begin, end
+Described = tuple[str, str, list[int], int, int]
+"""A tensor of a header that was checked: name, type, shape, and where its bytes begin and end."""
 
 
-def _header(path: str, file: File) -> tuple[list[_Tensor], int, dict[str, str]]:
+def _header(path: str, file: File) -> tuple[list[Described], int, dict[str, str]]:
     """The tensors in the order of their bytes, the offset of the first byte, and the file's metadata."""
     size = file.size()
     if size < 8:
-        _corrupt(path, f"{size} bytes are no safetensors file")
+        corrupt(path, f"{size} bytes are no safetensors file")
     first = bytearray(8)
     file.readinto(first)
     length = int.from_bytes(first, "little")
     if length > _MAX_HEADER:
-        _corrupt(path, f"a header of {length} bytes; at most {_MAX_HEADER} are read")
+        corrupt(path, f"a header of {length} bytes; at most {_MAX_HEADER} are read")
     if length > size - 8:
-        _corrupt(path, f"a header of {length} bytes in a file of {size}")
+        corrupt(path, f"a header of {length} bytes in a file of {size}")
     payload = size - 8 - length
     found, metadata = file._tensors(length, payload, _SIZES)
-    return [_Tensor(*one) for one in found], 8 + length, metadata
+    return found, 8 + length, metadata
 
 
 def _is_shape(shape: object) -> bool:
@@ -183,16 +176,28 @@ def _fits(shape: Sequence[int], itemsize: int) -> bool:
     return itemsize > 0 and math.prod(max(size, 1) for size in shape) * itemsize < 2**62
 
 
-def _view(buffer: Buffer, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Array:
-    """An array over the bytes of a buffer, which it keeps alive."""
-    count = math.prod(shape)
-    if count == 0:
+def _bytes_of(buffer: Buffer) -> Array:
+    """The bytes of a buffer, which the array keeps alive."""
+    return np.frombuffer(memoryview(buffer), np.uint8) if len(buffer) else np.empty(0, np.uint8)
+
+
+def _view(whole: Array, dtype: np.dtype[Any], shape: Sequence[int], at: int) -> Array:
+    """An array over some of these bytes, which it keeps alive."""
+    if 0 in shape:
         return np.empty(shape, dtype)
-    bytes_of = np.frombuffer(memoryview(buffer), np.uint8, count * dtype.itemsize, at)
-    array: Array = bytes_of.view(dtype).reshape(shape)
+    array: Array = np.ndarray(shape, dtype, whole, at)
     # A payload that does not begin at a multiple of its numbers' size: legal, slow, and refused by
     # many users of arrays.
     return array if array.flags.aligned else array.copy()
+
+
+def _dtypes(path: str, tensors: Iterable[tuple[str, str]]) -> dict[str, np.dtype[Any]]:
+    """The types of tensors by their names in the file. One that cannot be made is told before a file is read."""
+    found: dict[str, np.dtype[Any]] = {}
+    for name, kind in tensors:
+        if kind not in found:
+            found[kind] = _dtype(path, name, kind)
+    return found
 
 
 class Loaded(dict[str, Any]):
@@ -214,59 +219,46 @@ class Loaded(dict[str, Any]):
         return self._report
 
 
-def _payload(path: str, file: File, at: int, length: int, mapped: bool | None) -> Buffer:
-    """The bytes of a payload: read, or mapped where the page cache has them."""
-    if mapped is None:
-        share = file.cached_share() if length >= _MAPPED_FROM else None
-        if share is not None and share >= _MOSTLY:
-            with contextlib.suppress(Error):  # A file system may map no files.
-                return file.map(at, length)
-    elif mapped:
-        return file.map(at, length)
-    # Placed for the payload's offset: only its two edges bounce.
-    buffer = file.buffer_for(at, length, prefault=False)
-    if file.readinto(buffer, at) != length:
-        _corrupt(path, "the file became shorter while it was read")
-    return buffer
+def _arrays(
+    path: str, tensors: Sequence[Described], into: Into, read: Callable[[], Any], first: int
+) -> Iterator[tuple[str, Any]]:
+    """Tensors by name, over the bytes from ``first`` on, which are read once their types are known."""
+    if not into.is_numpy:
+        read_bytes = read()
+        for name, kind, shape, begin, end in tensors:
+            yield name, into.tensor(read_bytes, kind, tuple(shape), begin - first, end - begin)
+        return
+    dtypes = _dtypes(path, (tensor[:2] for tensor in tensors))
+    whole = _bytes_of(read())
+    for name, kind, shape, begin, _ in tensors:
+        yield name, _view(whole, dtypes[kind], shape, begin - first)
 
 
-def _safetensors(path: str, file: File, framework: str, mapped: bool | None) -> Loaded:
+def _safetensors(path: str, file: File, into: Into) -> Loaded:
     tensors, at, metadata = _header(path, file)
     found = Loaded()
     found.metadata.update(metadata)
-    if framework == "numpy":  # What cannot be made is told before the file is read.
-        dtypes = [_dtype(path, tensor.name, tensor.kind) for tensor in tensors]
-    length = tensors[-1].end if tensors else 0
-    buffer = _payload(path, file, at, length, mapped)
-    if framework == "torch":
-        make = _torch().tensor_of
-        found.update((t.name, make(buffer, t.kind, t.shape, t.begin, t.end - t.begin)) for t in tensors)
-    else:
-        found.update((t.name, _view(buffer, dtype, t.shape, t.begin)) for t, dtype in zip(tensors, dtypes, strict=True))
+    length = tensors[-1][4] if tensors else 0
+    found.update(_arrays(path, tensors, into, lambda: into.whole(path, file, at, length), 0))
     return found
 
 
-def _gguf(path: str, file: File, framework: str, mapped: bool | None) -> Loaded:
+def _gguf(path: str, file: File, into: Into) -> Loaded:
     metadata, tensors, first = file._gguf(file.size())
     found = Loaded()
     found.metadata = metadata
     found.types = {name: kind for name, kind, *_ in tensors}
     # Numbers of quantized tensors are known to nobody here: their blocks are bytes.
-    kinds = [kind if kind in _SIZES else "U8" for _, kind, *_ in tensors]
-    if framework == "numpy":
-        dtypes = [_dtype(path, tensor[0], kind) for tensor, kind in zip(tensors, kinds, strict=True)]
+    plain = [
+        (name, kind if kind in _SIZES else "U8", shape, begin, end) for name, kind, shape, begin, end in tensors
+    ]
     at = min((begin for _, _, _, begin, _ in tensors), default=0)
     length = max((end for *_, end in tensors), default=at) - at
-    buffer = _payload(path, file, first + at, length, mapped)
-    for i, (name, _, shape, begin, end) in enumerate(tensors):
-        if framework == "torch":
-            found[name] = _torch().tensor_of(buffer, kinds[i], tuple(shape), begin - at, end - begin)
-        else:
-            found[name] = _view(buffer, dtypes[i], tuple(shape), begin - at)
+    found.update(_arrays(path, plain, into, lambda: into.whole(path, file, first + at, length), at))
     return found
 
 
-def _torch_file(path: str, file: File, framework: str, mapped: bool | None) -> Loaded:
+def _torch_file(path: str, file: File, into: Into) -> Loaded:
     first = bytearray(4)
     file.readinto(first)
     if first != b"PK\x03\x04":
@@ -275,16 +267,21 @@ def _torch_file(path: str, file: File, framework: str, mapped: bool | None) -> L
             operation="load",
             filename=path,
         )
-    tensors, others = flat(Archive(path, file, _SIZES).content, path)
+    archive = Archive(path, file, _SIZES)
+    tensors, others = flat(archive.content, path, archive.length)
     found = Loaded()
     found.metadata = others
     for name, tensor in tensors.items():
         if not _fits(tensor.shape, _SIZES[tensor.kind]):
-            _corrupt(path, f"the tensor {name!r} has the shape {tensor.shape}")
-    dtypes = {t.kind: _dtype(path, name, t.kind) for name, t in tensors.items()} if framework == "numpy" else {}
+            corrupt(path, f"the tensor {name!r} has the shape {tensor.shape}")
+    if into.framework == "cupy":
+        why = "tensors of torch.save become arrays of NumPy or tensors of torch"
+        raise Unsupported(f"load: {path}: {why}", operation="load")
+    dtypes = _dtypes(path, ((name, t.kind) for name, t in tensors.items())) if into.is_numpy else {}
     at = min((tensor.begin for tensor in tensors.values()), default=0)
     end = max((tensor.begin + tensor.nbytes for tensor in tensors.values()), default=at)
-    buffer = _payload(path, file, at, end - at, mapped)
+    buffer = into.whole(path, file, at, end - at)
+    whole = _bytes_of(buffer) if into.is_numpy else np.empty(0, np.uint8)
     storages: dict[tuple[int, int, str], Any] = {}  # Tensors of one storage share its bytes.
     for name, tensor in tensors.items():
         size = _SIZES[tensor.kind]
@@ -293,11 +290,11 @@ def _torch_file(path: str, file: File, framework: str, mapped: bool | None) -> L
         if key not in storages:
             of_buffer = (tensor.begin - at, count * size)
             storages[key] = (
-                _torch().tensor_of(buffer, tensor.kind, (count,), *of_buffer)
-                if framework == "torch"
-                else _view(buffer, dtypes[tensor.kind], (count,), of_buffer[0])
+                _view(whole, dtypes[tensor.kind], (count,), of_buffer[0])
+                if into.is_numpy
+                else into.tensor(buffer, tensor.kind, (count,), *of_buffer)
             )
-        if framework == "torch":
+        if not into.is_numpy:
             found[name] = storages[key].as_strided(tensor.shape, tensor.strides, tensor.first)
         elif math.prod(tensor.shape) == 0:
             found[name] = np.empty(tensor.shape, dtypes[tensor.kind])
@@ -307,23 +304,21 @@ def _torch_file(path: str, file: File, framework: str, mapped: bool | None) -> L
     return found
 
 
-def _torch() -> Any:
-    try:
-        return importlib.import_module("datapipes.torch")
-    except ImportError as why:
-        raise Unsupported(
-            f"load: tensors of torch need torch: {why}", operation="load", advice="install torch"
-        ) from None
+def _npy_header_3(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """As NumPy's functions for the versions before, which give this one no name: names of fields are
+    in UTF-8."""
+    length = int.from_bytes(stream.read(4), "little")
+    text = stream.read(length)
+    if len(text) != length:
+        raise ValueError(f"a header of {length} bytes, of which {len(text)} are there")
+    described = ast.literal_eval(text.decode("utf-8"))
+    shape, fortran = described["shape"], described["fortran_order"]
+    if set(described) != {"descr", "fortran_order", "shape"} or not isinstance(fortran, bool):
+        raise ValueError(f"the header has {sorted(described)}")
+    return shape, fortran, np.lib.format.descr_to_dtype(described["descr"])
 
 
-def _check_framework(framework: str) -> None:
-    if framework not in ("numpy", "torch"):
-        raise InvalidInput(f'load: framework={framework!r}: give "numpy" or "torch"', operation="load")
-    if framework == "torch":
-        _torch()
-
-
-def _npy(path: str, file: File, mapped: bool | None) -> Array:
+def _npy(path: str, file: File, into: Into) -> Any:
     size = file.size()
     head = bytes(memoryview(file.read(0, min(size, _MAX_NPY_HEADER))))
     stream = io.BytesIO(head)
@@ -333,13 +328,15 @@ def _npy(path: str, file: File, mapped: bool | None) -> Array:
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
         elif version == (2, 0):
             shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        elif version == (3, 0):
+            shape, fortran, dtype = _npy_header_3(stream)
         else:
             raise Unsupported(f"load: {path}: .npy version {version}", operation="load")
     except Unsupported:
         raise
     except Exception as why:  # Of a parser that was not made for hostile bytes.
 
-        _corrupt(path, f"no valid .npy header: {why}")
+        corrupt(path, f"no valid .npy header: {why}")
     if dtype.hasobject:
         raise Unsupported(
             f"load: {path}: objects of Python, whose loading would run code of the file", operation="load"
@@ -347,30 +344,46 @@ def _npy(path: str, file: File, mapped: bool | None) -> Array:
     try:
         check_array(dtype, shape)
     except ValueError as why:
-        _corrupt(path, str(why))
+        corrupt(path, str(why))
     at, length = stream.tell(), math.prod(shape) * dtype.itemsize
     if length > size - at:
-        _corrupt(path, f"{shape} of {dtype} are {length} bytes, and there are {size - at}", at)
-    buffer = _payload(path, file, at, length, mapped)
+        corrupt(path, f"{shape} of {dtype} are {length} bytes, and there are {size - at}", at)
+    if into.device is not None:
+        return _npy_on_device(path, dtype, (shape, fortran), lambda: into.whole(path, file, at, length), into)
+    whole = _bytes_of(into.whole(path, file, at, length))
     if fortran:
-        return _view(buffer, dtype, shape[::-1], 0).transpose()
-    return _view(buffer, dtype, shape, 0)
+        return _view(whole, dtype, shape[::-1], 0).transpose()
+    return _view(whole, dtype, shape, 0)
 
 
-def _load(path: Path, framework: str, mapped: bool | None) -> tuple[Any, dict[str, dict[str, Any]]]:
+def _npy_on_device(
+    path: str, dtype: np.dtype[Any], shaped: tuple[tuple[int, ...], bool], read: Callable[[], Any], into: Into
+) -> Any:
+    shape, fortran = shaped
+    kind = kind_of(dtype)
+    if kind is None:
+        raise Unsupported(f"load: {path}: there are no numbers of {dtype} on a device", operation="load")
+    length = math.prod(shape) * dtype.itemsize
+    array = into.tensor(read(), kind, shape[::-1] if fortran else shape, 0, length)
+    if not fortran:
+        return array
+    return array.permute(*range(len(shape))[::-1]) if into.framework == "torch" else array.transpose()
+
+
+def _load(path: Path, into: Into) -> tuple[Any, dict[str, dict[str, Any]]]:
     name = text_of(path)
     end = name.lower()
     with open(name) as file:
         if end.endswith(".npy"):
-            found: Any = _npy(name, file, mapped)
-            if framework == "torch":
-                found = _torch().tensor_of_array(found)
+            found: Any = _npy(name, file, into)
+            if into.framework == "torch" and into.device is None:
+                found = module_of("torch").tensor_of_array(found)
         elif end.endswith(".safetensors"):
-            found = _safetensors(name, file, framework, mapped)
+            found = _safetensors(name, file, into)
         elif end.endswith(".gguf"):
-            found = _gguf(name, file, framework, mapped)
+            found = _gguf(name, file, into)
         elif end.endswith(_OF_TORCH):
-            found = _torch_file(name, file, framework, mapped)
+            found = _torch_file(name, file, into)
         else:
             known = ", ".join((".safetensors", ".gguf", ".npy", *_OF_TORCH))
             raise InvalidInput(f"load: {name}: the name has none of the ends that are known: {known}", operation="load")
@@ -381,10 +394,13 @@ def load_npy(path: Path, mapped: bool | None = None) -> Array:
     """Read a .npy file into an array. For ``mapped`` see `load_file`."""
     name = text_of(path)
     with open(name) as file:
-        return _npy(name, file, mapped)
+        found: Array = _npy(name, file, Into("numpy", mapped, None))
+        return found
 
 
-def load_file(path: Path, framework: str = "numpy", mapped: bool | None = None) -> Loaded:
+def load_file(
+    path: Path, framework: str | None = None, mapped: bool | None = None, device: object = None
+) -> Loaded:
     """Read a file of tensors: a dict of arrays, which stay valid as long as they are referenced.
 
     Files are .safetensors, .gguf, .npy, and what torch.save wrote (.pt, .pth, .bin, .ckpt): of the
@@ -401,21 +417,27 @@ def load_file(path: Path, framework: str = "numpy", mapped: bool | None = None) 
 
     A GGUF file also has ``.metadata`` and ``.types``. Its tensors of plain numbers are arrays of these
     numbers. Quantized ones are arrays of bytes, whose last dimension is a row's blocks.
+
+    With ``device="cuda:0"`` (a name, a number, a ``torch.device``) the bytes go to the memory of that
+    GPU, and are there when this returns. Tensors are those of torch, or arrays of cupy with
+    ``framework="cupy"``; those of a file share one allocation of that framework. Nothing is mapped.
     """
-    return load_files([path], framework, mapped)
+    return load_files([path], framework, mapped, device)
 
 
-def load_files(paths: Iterable[Path], framework: str = "numpy", mapped: bool | None = None) -> Loaded:
+def load_files(
+    paths: Iterable[Path], framework: str | None = None, mapped: bool | None = None, device: object = None
+) -> Loaded:
     """Read several files (shards of a checkpoint) into one dict. A name in two of them is refused.
 
-    For ``mapped`` see `load_file`.
+    For ``mapped`` and ``device`` see `load_file`.
     """
-    _check_framework(framework)
+    into = target_of(framework, mapped, device)
     loaded = Loaded()
     counters: dict[str, dict[str, Any]] = {}
     names = texts_of(paths, "load")
     for path in names:
-        found, done = _load(path, framework, mapped)
+        found, done = _load(path, into)
         arrays = found if isinstance(found, dict) else {"array": found}
         for name in arrays:
             if name in loaded:
@@ -440,9 +462,14 @@ def _add(total: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]]) -> N
 class Stream:
     """Arrays of several files, file by file; made by `stream`."""
 
-    def __init__(self, paths: Iterable[Path], framework: str = "numpy", mapped: bool | None = None) -> None:
-        _check_framework(framework)
-        self._framework, self._mapped = framework, mapped
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        framework: str | None = None,
+        mapped: bool | None = None,
+        device: object = None,
+    ) -> None:
+        self._into = target_of(framework, mapped, device)
         self._one: Iterator[tuple[str, Any]] | None = None
         self._paths = texts_of(paths, "stream")
         self._counters: dict[str, dict[str, Any]] = {}
@@ -468,7 +495,7 @@ class Stream:
 
     def _pairs(self) -> Iterator[tuple[str, Any]]:
         for path in self._paths:
-            found, done = _load(path, self._framework, self._mapped)
+            found, done = _load(path, self._into)
             _add(self._counters, done)
             arrays = found if isinstance(found, dict) else {path: found}
             del found
@@ -479,10 +506,12 @@ class Stream:
         return moved(f"stream of {len(self._paths)} files", self._counters)
 
 
-def stream(paths: Iterable[Path], framework: str = "numpy", mapped: bool | None = None) -> Stream:
+def stream(
+    paths: Iterable[Path], framework: str | None = None, mapped: bool | None = None, device: object = None
+) -> Stream:
     """Read files one after the other and give (name, array) pairs.
 
     An array stays valid as long as it is referenced; the memory of a file is free when its last
-    array is gone. For ``mapped`` see `load_file`.
+    array is gone. For ``mapped`` and ``device`` see `load_file`.
     """
-    return Stream(paths, framework, mapped)
+    return Stream(paths, framework, mapped, device)

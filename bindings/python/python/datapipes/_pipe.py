@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import _datapipes
-from ._datapipes import Buffer
+from ._datapipes import Buffer, Hbm
 from ._file import File
 from ._report import Report
 
@@ -20,8 +20,10 @@ class Pipe(_datapipes.Pipe):
         return Report._of("pipe", self._report())
 
 
-def connect(source: File | Buffer, target: File | Buffer, *, typical_len: int | None = None) -> Pipe:
-    """Connect two places: Files and Buffers. The route is chosen here, once for all transfers.
+def connect(
+    source: File | Buffer | Hbm, target: File | Buffer | Hbm, *, typical_len: int | None = None
+) -> Pipe:
+    """Connect two places: Files, Buffers and Hbm. The route is chosen here, once for all transfers.
 
     ``typical_len`` is the length of a typical transfer in bytes, 1 MiB if it is not given.
     """

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import operator
 import os
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ._datapipes import RowReader, parse_size
+from ._device_rows import Upload, is_on_device
 from ._errors import InvalidInput, OutOfRange
 from ._paths import Path, text_of
+
+
+Out = TypeVar("Out")
+"""An array of NumPy, or a tensor on a GPU."""
 
 
 def _whole(width: object) -> int:
@@ -28,8 +34,16 @@ class Rows:
     """A table of rows of one length; made by `rows`."""
 
     def __init__(
-        self, path: Path, dtype: npt.DTypeLike, width: int, cache: int | str, offset: int
+        self,
+        path: Path,
+        dtype: npt.DTypeLike,
+        width: int,
+        cache: int | str,
+        offset: int,
+        device: object = None,
     ) -> None:
+        if dtype is None:  # NumPy would take it for float64.
+            raise InvalidInput("open: rows of no dtype: name the type of the numbers", operation="open")
         self._dtype = np.dtype(dtype)
         if self._dtype.hasobject or self._dtype.itemsize == 0:
             raise InvalidInput(f"open: rows of {self._dtype}", operation="open")
@@ -39,19 +53,44 @@ class Rows:
         budget = parse_size(cache) if isinstance(cache, str) else cache
         self._made: tuple[str, int, int, int] = (text_of(path), width * self._dtype.itemsize, offset, budget)
         self._width = width
+        self._upload = Upload(self._dtype, device)
         self._open()
 
     def __repr__(self) -> str:
-        return f"<datapipes.Rows of {self._width} {self._dtype}, {len(self)} of them, in {self._made[0]}>"
+        rows = "closed" if self.closed else f"{len(self)} of them"
+        return f"<datapipes.Rows of {self._width} {self._dtype}, {rows}, in {self._made[0]}>"
 
     def _open(self) -> None:
-        self._reader, self._process = RowReader(*self._made), os.getpid()
+        self._reader: RowReader | None = RowReader(*self._made)
+        self._process = os.getpid()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._reader is None
+
+    def close(self) -> None:
+        """Give the cache's memory and the file back. A closed table has no rows to give."""
+        self._reader = None
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _here(self) -> RowReader:
         # A child of fork (a worker of a DataLoader) opens the file for itself: the parent's cache
         # has threads and rings that no child has.
-        if self._process != os.getpid():
+        if self._reader is not None and self._process != os.getpid():
             self._open()
+        if self._reader is None:
+            raise InvalidInput("gather: the table is closed", operation="gather", filename=self._made[0])
         return self._reader
 
     def __len__(self) -> int:
@@ -67,10 +106,14 @@ class Rows:
         """The type of the numbers."""
         return self._dtype
 
-    def gather(self, ids: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    @overload
+    def gather(self, ids: npt.ArrayLike, out: None = None) -> npt.NDArray[Any]: ...
+    @overload
+    def gather(self, ids: npt.ArrayLike, out: Out) -> Out: ...
+    def gather(self, ids: npt.ArrayLike, out: Any = None) -> Any:
         """The rows of these numbers, in this order, into ``out`` or a new array.
 
-        Negative numbers and those beyond the table are `OutOfRange`.
+        ``out`` may be a tensor on a GPU. Negative numbers and those beyond the table are `OutOfRange`.
         """
         asked = np.asarray(ids)
         if asked.size == 0 and asked.dtype.kind == "f":
@@ -84,6 +127,11 @@ class Rows:
             raise OutOfRange(f"gather: row {int(asked.max())}", operation="gather")
         numbers = np.ascontiguousarray(asked, np.int64)
         shape = (*asked.shape, self._width)
+        if out is None and self._upload.device is not None:
+            out = self._upload.empty(shape)
+        if is_on_device(out):
+            reader = self._here()
+            return self._upload.fill(out, shape, lambda plain: reader.gather(numbers.reshape(-1), plain))
         if out is None:
             out = np.empty(shape, self._dtype)
         elif not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
@@ -96,7 +144,8 @@ class Rows:
         return out
 
     def __getitem__(self, ids: npt.ArrayLike) -> npt.NDArray[Any]:
-        """As `gather`: a number gives one row, several give an array of rows.
+        """As `gather`: a number gives one row, several give an array of rows (of a table with a
+        device, a tensor, which type checkers take for an array).
 
         ``table[0, 3]`` are the rows 0 and 3. Slices and masks are refused: give their numbers, as by
         ``np.arange`` and ``np.flatnonzero``.
@@ -107,16 +156,31 @@ class Rows:
         """What batched samplers of a torch DataLoader call."""
         return self.gather(ids)
 
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, *, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """All rows, read at once. Without it, NumPy would ask for one row after the other."""
+        if copy is False:
+            raise ValueError("an array of all rows is a copy")
+        rows = np.arange(len(self))
+        whole: npt.NDArray[Any] = self.gather(rows, np.empty((len(rows), self._width), self._dtype))
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
     def metrics(self) -> dict[str, Any]:
         """The counters of the cache: hits, misses, bytes asked for and read."""
         return json.loads(self._here().metrics())  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"made": self._made, "dtype": self._dtype, "width": self._width}
+        made = {"made": self._made, "dtype": self._dtype, "width": self._width, "closed": self.closed}
+        return {**made, "device": self._upload.device}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._made, self._dtype, self._width = state["made"], state["dtype"], state["width"]
-        self._open()
+        self._upload = Upload(self._dtype, state.get("device"))
+        if state["closed"]:
+            self._reader, self._process = None, os.getpid()
+        else:
+            self._open()
 
 
 def rows(
@@ -126,9 +190,14 @@ def rows(
     *,
     cache: int | str = "64M",
     offset: int = 0,
+    device: object = None,
 ) -> Rows:
     """Open a table of rows of ``width`` numbers that begins at ``offset`` of a file.
 
-    ``cache`` is the memory for cached rows and all that serves them: bytes, or "256M".
+    A table is closed by ``close``, by ``with``, or when nobody refers to it.
+
+    ``cache`` is the memory for cached rows and all that serves them: bytes, or "256M". With
+    ``device="cuda:0"``, gathered rows are tensors of torch on that GPU; the cache is in the
+    processor's memory.
     """
-    return Rows(path, dtype, width, cache, offset)
+    return Rows(path, dtype, width, cache, offset, device)

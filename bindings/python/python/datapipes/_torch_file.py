@@ -111,7 +111,10 @@ class Archive:
         order = self._entries.get(self._folder + "byteorder")
         if order is not None and self._bytes_of(order, 16) != b"little":
             raise Unsupported(f"load: {path}: numbers that are not little-endian", operation="load", filename=path)
-        self.content = self._read(self._bytes_of(self._entries[described[0]], _MAX_PICKLE))
+        description = self._bytes_of(self._entries[described[0]], _MAX_PICKLE)
+        self.length = len(description)
+        """Bytes of the description."""
+        self.content = self._read(description)
 
     def _corrupt(self, why: str) -> NoReturn:
         raise Corrupt(f"load: {self._path}: {why}", filename=self._path, operation="load")
@@ -357,26 +360,46 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def flat(content: Any, path: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+_MAX_VALUES = 10_000_000
+_MAX_DEPTH = 100
+"""Dicts and lists within one another: far more than any file of torch.save has."""
+
+
+def flat(content: Any, path: str, most: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of dicts and lists within one another, by names that are joined with dots, and the
-    other values."""
+    other values. A tensor that is the whole content has the name "array".
+
+    The same tuple or list may be a part of several others. So that one of two of two of two, or
+    one that contains itself, comes to an end, no more than ``most`` values are taken: as many as
+    the description has bytes is more than it can have without that.
+    """
     tensors: dict[str, Tensor] = {}
     others: dict[str, Any] = {}
-    seen: set[int] = set()
-    left: list[tuple[str, Any]] = [("", content)]
+    taken = 0
+
+    def refuse(why: str) -> NoReturn:
+        raise Unsupported(f"load: {path}: {why}", filename=path, operation="load")
+
+    left: list[tuple[str | None, int, Any]] = [(None, 0, content)]
     while left:
-        name, value = left.pop()
-        if name in tensors or name in others:
-            raise Corrupt(f"load: {path}: the name {name[:200]!r} is there twice", filename=path, operation="load")
-        if isinstance(value, Tensor):
-            tensors[name or "array"] = value
-        elif isinstance(value, (dict, list, tuple)):
-            # One that contains itself has no end, and one of two of two of two has many.
-            if id(value) in seen and value:
-                raise Unsupported(f"load: {path}: {name[:200]!r} is a part of two others", filename=path, operation="load")
-            seen.add(id(value))
+        name, depth, value = left.pop()
+        taken += 1
+        if taken > min(most, _MAX_VALUES) or depth > _MAX_DEPTH:
+            refuse("its dicts and lists contain themselves, or one another very often, or more than 10 million values")
+        if not isinstance(value, (Tensor, _Name, _Storage)) and isinstance(value, (dict, list, tuple)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
-            left.extend((f"{name}.{key}" if name else str(key), one) for key, one in items)
+            left.extend((str(key) if name is None else f"{name}.{key}", depth + 1, one) for key, one in items)
+            continue
+        known = "array" if name is None else name
+        if known in tensors or known in others:
+            refuse(f"two values have the name {known[:200]!r}, as keys with dots, or 1 and '1', do")
+        if isinstance(value, Tensor):
+            tensors[known] = value
+        elif isinstance(value, _Name):
+            # A type of numbers, such as torch.float16, by its name.
+            others[known] = value.text.replace(" ", ".")
+        elif isinstance(value, _Storage):
+            refuse(f"{known[:200]!r} is a storage of bytes that is no tensor")
         elif value is None or isinstance(value, (bool, int, float, str)):
-            others[name] = value
+            others[known] = value
     return tensors, others

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from . import _datapipes
 from ._errors import Corrupt, InvalidInput, Unsupported
-from ._load import _view, check_array, described_dtype, dtype_text
+from ._load import _bytes_of, _view, check_array, described_dtype, dtype_text
 from ._paths import Path, text_of
 from ._report import Report
 
@@ -54,6 +54,10 @@ def save(
     for name, array in arrays.items():
         if not isinstance(name, str) or name == _ARRAYS:
             raise InvalidInput(f"save: {name!r} is no name of an array", operation="save")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"save: {name!r} is no text of Unicode", operation="save") from None
         whole = np.asarray(array)
         if whole.dtype.hasobject:
             raise Unsupported(f"save: {name!r} has objects of Python", operation="save")
@@ -80,7 +84,7 @@ def restore(folder: Path, number: int | None = None) -> dict[str, npt.NDArray[An
     for array, (dtype, shape) in described.items():
         if array not in buffers or len(buffers[array]) != math.prod(shape) * dtype.itemsize:
             _corrupt(name, found, f"no {shape} of {dtype} by the name {array!r}")
-        arrays[array] = _view(buffers[array], dtype, shape, 0)
+        arrays[array] = _view(_bytes_of(buffers[array]), dtype, shape, 0)
     return arrays
 
 

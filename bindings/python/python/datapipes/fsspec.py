@@ -102,9 +102,17 @@ class DatapipesFileSystem(LocalFileSystem):  # type: ignore[misc]
             return super()._open(path, mode=mode, block_size=block_size, **options)
         return io.BufferedReader(DatapipesFile(path), block_size or _BLOCK)
 
-    def open(self, path: Any, mode: str = "rb", block_size: int | None = None, **options: Any) -> Any:
-        if mode != "rb" or options.get("compression") is not None:
-            return super().open(path, mode=mode, block_size=block_size, **options)
+    def open(
+        self,
+        path: Any,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Any = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        if mode != "rb" or compression is not None:
+            return super().open(path, mode, block_size, cache_options, compression, **options)
         return self._open(self._strip_protocol(path), mode, block_size)
 
     def cat_file(self, path: Any, start: int | None = None, end: int | None = None, **options: Any) -> bytes:

@@ -1,5 +1,7 @@
-"""Tensors of torch over memory of this package, and tables as datasets. Needs torch."""
+"""Tensors of torch over memory of this package or on a device, and tables as datasets. Needs torch."""
 
+# pyright: reportAttributeAccessIssue=false
+# Where torch is not installed, pyright takes this module for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,6 +47,22 @@ def tensor_of(buffer: Buffer, kind: str, shape: tuple[int, ...], at: int, length
     flat = torch.from_numpy(np.frombuffer(memoryview(buffer), np.uint8, length, at))
     if flat.data_ptr() % dtype.itemsize:
         flat = flat.clone()  # A payload that does not begin at a multiple of its numbers' size.
+    return flat.view(dtype).reshape(shape)
+
+
+def empty_bytes(length: int, device: str) -> Any:
+    """A tensor of bytes on a device, whose content is undefined."""
+    return torch.empty(length, dtype=torch.uint8, device=device)
+
+
+def view_of(whole: Any, kind: str, shape: tuple[int, ...], at: int, length: int) -> Any:
+    """A tensor over bytes of a tensor of bytes, which it keeps alive; ``kind`` is that of safetensors."""
+    dtype = getattr(torch, _KINDS[kind])
+    if length == 0:
+        return torch.empty(shape, dtype=dtype, device=whole.device)
+    flat = whole[at : at + length]
+    if at % dtype.itemsize:
+        flat = flat.clone()  # It does not begin at a multiple of its numbers' size.
     return flat.view(dtype).reshape(shape)
 
 

@@ -82,6 +82,13 @@ fn our_own_options() {
     assert_eq!(message(&["--u64", "-n"]), "dpipe sort: options '--u64' and '-bdfghiMnV' are incompatible");
     assert_eq!(message(&["--u64", "--f64"]), "dpipe sort: options '--u64' and '--f64' are incompatible");
     assert_eq!(parse(&["--u64", "--u64"]).format, Format::U64);
+    for option in ["--report-html=x", "--report", "--json", "--explain"] {
+        let name = option.split('=').next().unwrap();
+        assert_eq!(
+            [message(&["-c", option]), message(&[option, "--check=quiet"])],
+            ["c", "C"].map(|check| format!("dpipe sort: options '-{check}' and '{name}' are incompatible"))
+        );
+    }
 }
 
 #[test]

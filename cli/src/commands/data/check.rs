@@ -1,7 +1,7 @@
 //! `dpipe check`: order, number, duplicates and checksum of records.
 //!
 //! ```text
-//! a file is cut into as many parts as there are cores, at the ends of records
+//! a file or an object is cut into as many parts as there are cores, at the ends of records
 //! each core: part -> pipe -> window -> checker;  then the summaries are joined, part by part
 //! ```
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
+use datapipes::{Dram, Error, ErrorKind, Locator, Machine, Result, Span, Ssd};
 use datapipes_data::validate::{Checker, DataFormat, ValidationSummary};
 use datapipes_sort::Input;
 use datapipes_sort::text::{KeySpec, TextOptions};
@@ -19,15 +19,20 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::kind::{self, DataKind};
-use crate::outcome::{CommandStatus, print, print_json};
+use crate::objects::{AnyObject, ObjectAccess, is_object};
+use crate::outcome::{CommandStatus, print, print_json, shown_path};
 use crate::progress::{self, State};
 use crate::system::signals::{self, WaitsFor};
 use crate::system::window::Window;
 use crate::{arguments::units, system::threads};
 
-const ENDING: Ending = Ending {
-    notes: "",
+/// Bytes of a look for the end of a line.
+const PEEK: usize = 64 << 10;
 
+const ENDING: Ending = Ending {
+    notes: "\
+An object (s3://BUCKET/KEY, gs://, az://, http://, https://) is read at one version; credentials and
+endpoint are those of the cloud's own tools.",
     zero: "the records are in order",
     one: Some("the records are not in order, or the last one is incomplete"),
     examples: &[
@@ -44,7 +49,7 @@ pub(crate) struct Args {
     /// Kind of data in the file; the list is below
     #[arg(value_parser = kind::parser(), hide_possible_values = true)]
     kind: DataKind,
-    /// File to check; `-` is the standard input
+    /// File or object to check; `-` is the standard input
     file: PathBuf,
     /// Check lines by this key, as sort -k takes it (may be repeated)
     #[arg(short, long, value_name = "KEYDEF")]
@@ -91,13 +96,19 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let shape = shape(args)?;
     let machine = datapipes::discover();
     let started = Instant::now();
-    let input = Input::open(&args.file)?;
-    let summary = match &input {
-        Input::File { ssd, from: 0 } => {
+    let summary = match args.file.to_str().filter(|name| is_object(name)) {
+        Some(address) => {
+            let object = ObjectAccess::new()?.open(address)?;
             signals::catch(WaitsFor::Places);
-            in_parallel(&machine, ssd, &shape)?
+            in_parallel(&machine, &Subject::object(&machine, &object)?, &shape)?
         }
-        _ => stream(input, &shape.format)?,
+        None => match Input::open(&args.file)? {
+            Input::File { ssd, from: 0 } => {
+                signals::catch(WaitsFor::Places);
+                in_parallel(&machine, &Subject::file(&ssd)?, &shape)?
+            }
+            input => stream(input, &shape.format)?,
+        },
     };
     let seconds = started.elapsed().as_secs_f64();
     let outcome = Outcome {
@@ -140,28 +151,64 @@ fn shape(args: &Args) -> Result<Shape> {
     Ok(Shape { format: format.terminated_by(terminator), terminator })
 }
 
-fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<ValidationSummary> {
-    let len = ssd.len()?;
+/// A look at the bytes at an offset, of which fewer come at the end.
+type Peek<'a> = Box<dyn Fn(u64, &mut [u8]) -> Result<usize> + 'a>;
+
+/// What is checked: a place of known length.
+struct Subject<'a> {
+    place: &'a (dyn Locator + Sync),
+    len: u64,
+    peek: Peek<'a>,
+}
+
+impl<'a> Subject<'a> {
+    fn file(ssd: &'a Ssd) -> Result<Subject<'a>> {
+        // A look at some bytes to find where to cut; all that is checked goes through the pipe.
+        let peek = |at: u64, piece: &mut [u8]| {
+            rustix::io::pread(ssd.file().cached_fd(), piece, at)
+                .map_err(|e| Error::os("read", e.raw_os_error(), ssd.path().display().to_string()).with_offset(at))
+        };
+        Ok(Subject { place: ssd, len: ssd.len()?, peek: Box::new(peek) })
+    }
+
+    fn object(machine: &Machine, object: &'a AnyObject) -> Result<Subject<'a>> {
+        let memory = Dram::allocate(PEEK)?;
+        let pipe = machine.connect(object, &memory)?;
+        let len = object.len();
+        let peek = move |at: u64, piece: &mut [u8]| {
+            let there = usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX).min(piece.len()).min(PEEK);
+            pipe.transfer(Span { source: at, target: 0, len: there as u64 })?;
+            piece[..there].copy_from_slice(&memory.range(0, there)?.lease()?);
+            Ok(there)
+        };
+        Ok(Subject { place: object, len, peek: Box::new(peek) })
+    }
+}
+
+fn in_parallel(machine: &Machine, subject: &Subject<'_>, shape: &Shape) -> Result<ValidationSummary> {
+    let len = subject.len;
     let done = AtomicU64::new(0);
-    let parts = cut(ssd, shape, len, machine.topology().usable_cores().count().max(1))?;
+    let parts = cut(subject, shape, machine.topology().usable_cores().count().max(1))?;
+    let place = subject.place;
     let state = || State { phase: "checking", done: done.load(Relaxed), total: len, later: 0 };
     let summaries = progress::during(progress::wanted(), state, || {
-        let one = |part: usize| look(machine, ssd, &shape.format, parts[part].clone(), &done);
+        let one = |part: usize| look(machine, place, &shape.format, parts[part].clone(), &done);
         threads::map_on_threads("check", parts.len(), one)
     })?;
     Ok(summaries.into_iter().fold(ValidationSummary::default(), |before, next| before.join(next, &shape.format)))
 }
 
 /// Parts of about the same length that begin where records begin.
-fn cut(ssd: &Ssd, shape: &Shape, len: u64, count: usize) -> Result<Vec<Range<u64>>> {
+fn cut(subject: &Subject<'_>, shape: &Shape, count: usize) -> Result<Vec<Range<u64>>> {
     const WORTH_IT: u64 = 16 << 20;
+    let len = subject.len;
     let count = (len / WORTH_IT).clamp(1, count as u64);
     let mut starts = vec![0];
     for part in 1..count {
         let about = len / count * part;
         let start = match shape.format.record_len() {
             Some(record) => about / record as u64 * record as u64,
-            None => next_line(ssd, shape.terminator, about)?.unwrap_or(len),
+            None => next_line(&subject.peek, shape.terminator, about)?.unwrap_or(len),
         };
         starts.push(start.max(starts[starts.len() - 1]));
     }
@@ -170,13 +217,11 @@ fn cut(ssd: &Ssd, shape: &Shape, len: u64, count: usize) -> Result<Vec<Range<u64
 }
 
 /// Returns the start of the first line behind an offset.
-fn next_line(ssd: &Ssd, terminator: u8, from: u64) -> Result<Option<u64>> {
-    let mut piece = vec![0; 64 << 10];
+fn next_line(peek: &Peek<'_>, terminator: u8, from: u64) -> Result<Option<u64>> {
+    let mut piece = vec![0; PEEK];
     let mut at = from;
     loop {
-        // A look at some bytes to find where to cut; all that is checked goes through the pipe.
-        let read = rustix::io::pread(ssd.file().cached_fd(), &mut piece, at)
-            .map_err(|e| Error::os("read", e.raw_os_error(), ssd.path().display().to_string()).with_offset(at))?;
+        let read = peek(at, &mut piece)?;
         if read == 0 {
             return Ok(None);
         }
@@ -189,13 +234,13 @@ fn next_line(ssd: &Ssd, terminator: u8, from: u64) -> Result<Option<u64>> {
 
 fn look(
     machine: &Machine,
-    ssd: &Ssd,
+    place: &dyn Locator,
     format: &DataFormat,
     part: Range<u64>,
     done: &AtomicU64,
 ) -> Result<ValidationSummary> {
     let mut checker = Checker::new(format.clone());
-    Window::over(machine, ssd)?.read(part, |bytes| {
+    Window::over(machine, place, part.end)?.read(part, |bytes| {
         signals::check("check")?;
         checker.feed(bytes);
         done.fetch_add(bytes.len() as u64, Relaxed);
@@ -238,7 +283,7 @@ fn text(file: &Path, outcome: &Outcome) -> String {
     let o = &outcome.summary;
     let mut out = format!(
         "{}: {} records, {}, checksum {}, {} duplicates, {}\n",
-        file.display(),
+        shown_path(file),
         o.records,
         units::bytes(o.bytes),
         o.checksum_hex(),

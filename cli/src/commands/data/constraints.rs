@@ -20,8 +20,11 @@ pub(crate) struct Demands {
     #[arg(long)]
     bypass_page_cache: bool,
     /// Keep the bytes out of the processor's caches
-    #[arg(long)]
+    #[arg(long, conflicts_with = "fill_processor_cache")]
     bypass_processor_cache: bool,
+    /// Have the bytes in the processor's caches afterwards, as far as they fit
+    #[arg(long)]
+    fill_processor_cache: bool,
     /// Require an estimated rate of at least this many bytes per second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     at_least: Option<u64>,
@@ -42,6 +45,7 @@ impl Demands {
             .require_offload(self.offload)
             .bypass_page_cache(self.bypass_page_cache)
             .bypass_processor_cache(self.bypass_processor_cache)
+            .fill_processor_cache(self.fill_processor_cache)
             .at_least(self.at_least.map(|rate| rate as f64))
             .typical_len(typical_len.max(1))
             .queue_depth(self.queue_depth)

@@ -1,41 +1,50 @@
 //! `dpipe copy`: the bytes of one place to another.
 
+mod completion;
+mod moving;
 mod outcome;
 mod page;
 pub(crate) mod verify;
 
-use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{AtomicFile, Error, ErrorKind, FileMode, Machine, Pipe, Result, Span, Ssd, Transfer, Uri};
+use datapipes::metrics::{Label, Sample, vocabulary};
+use datapipes::{AtomicFile, Error, ErrorKind, FileMode, Machine, Result, Ssd, Uri};
 
 use super::constraints::Demands;
-use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
+use super::share::TransferShareArgs;
+use crate::any_locator::{AnyLocator, Memory, NamedPlace, is_block_device, with_access};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::metrics_file::{CommandMetrics, told};
-use crate::outcome::{CommandStatus, print, print_error, print_json};
+use crate::objects::{AnyObject, ObjectAccess, address_in, shown};
+use crate::outcome::{CommandStatus, note, print_as_it_is, print_json};
 use crate::progress::{self, State};
-use crate::report::options::ReportArgs;
+use crate::remote_memory::AnyRemote;
+use crate::report::options::{PageFile, ReportArgs};
 use crate::report::recorder::record;
-use crate::system::files;
-use crate::system::side_files::keep_apart;
+use crate::system::side_files::{CommandPlaces, SideFile, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, colors, offering, system::child};
+use completion::{CopiedBytes, Ended, Target, complete};
+use moving::{Windows, move_all, window};
 use outcome::{Outcome, text};
-
-/// The most bytes of one transfer; two are under way at once.
-const PIECE: u64 = 32 << 20;
-const IN_FLIGHT: u64 = 2;
 
 const ENDING: Ending = Ending {
     notes: "\
 A file appears under its name when it is complete and synced. Holes of the source are written as
 zeros. `-` is the name of a file here, not a stream. If one end is memory that is smaller than the
-other end, the bytes go through it again and again, which tests the bandwidth.",
+other end, the bytes go through it again and again, which tests the bandwidth. hbm:DEVICE is
+fresh memory of a GPU, as long as the other end. An object
+(s3://BUCKET/KEY, gs://, az://; http:// and https:// as a source) is read at one version, and appears
+when all its parts are stored and checked; credentials and endpoint are those of the cloud's own
+tools (AWS_*, AWS_ENDPOINT_URL). With --verify an object that was written is read again.
+remote://TICKET is memory that another process exports (`dpiped --export`); TICKET is the file that
+it wrote. It is written in place. Options: ?network=trusted (bytes go by a network, unencrypted),
+&transports=NAMES and &devices=NAMES as UCX calls them.",
     zero: "all bytes were moved",
     one: Some("--verify found a difference"),
     examples: &[
@@ -43,6 +52,9 @@ other end, the bytes go through it again and again, which tests the bandwidth.",
         "dpipe copy data.bin dram:4M --json",
         "dpipe copy dram:64M zeros.bin --size 8M",
         "dpipe copy data.bin pmem:/mnt/pmem/data.bin  # needs persistent memory",
+        "dpipe copy data.bin hbm:0 --verify  # needs a GPU",
+        "dpipe copy data.bin s3://bucket/data.bin  # needs a dpipe built with objects",
+        "dpipe copy data.bin remote:///run/user/1000/ticket  # needs UCX",
     ],
 };
 
@@ -53,7 +65,8 @@ pub(crate) struct Args {
     /// Place to copy from
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     source: String,
-    /// Place to copy to: a new file, a file to replace, a folder, a block device, memory
+    /// Place to copy to: a new file, a file to replace, a folder, a block device, memory, an
+    /// object, memory of another process
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     target: String,
     /// Bytes to move [default: all of the source]
@@ -71,35 +84,41 @@ pub(crate) struct Args {
     json: bool,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
     /// seconds and at the end
-    #[arg(long, value_name = "FILE")]
-    metrics: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    metrics: Option<SideFileArgument>,
     #[command(flatten)]
     report_page: ReportArgs,
     #[command(flatten)]
     demands: Demands,
+    #[command(flatten)]
+    share: TransferShareArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
-    let (source, target) = (args.source.parse::<Uri>()?, args.target.parse::<Uri>()?);
-    let mut places: Vec<PathBuf> = [&source, &target].into_iter().filter_map(Uri::path).map(PathBuf::from).collect();
-    // In a folder, the file has the name of the source.
-    if let (Some(folder), Some(name)) = (target.path(), source.path().and_then(Path::file_name)) {
-        places.push(folder.join(name));
-    }
-    let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
-    let options = [("--metrics", args.metrics.as_deref()), args.report_page.side_file()];
-    keep_apart(&options, &places)?;
-    told(args.metrics.as_deref(), "copy", |metrics| run_told(args, metrics))
+    let (source, target) = (NamedPlace::parse(&args.source)?, NamedPlace::parse(&args.target)?);
+    let mut side_files = SideFiles::beside(places(&source, &target));
+    let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
+    let page = args.report_page.take(&mut side_files)?;
+    told(metrics.as_ref(), "copy", |metrics| run_told(args, metrics, page))
 }
 
-fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
+/// The files that are read and written.
+fn places(source: &NamedPlace, target: &NamedPlace) -> CommandPlaces {
+    let ends = [source, target];
+    let files = ends.into_iter().flat_map(|end| end.path().into_iter().chain(end.ticket()));
+    // In a folder, the file has the name of the source.
+    let in_folder = target.path().zip(source.file_name()).map(|(folder, name)| folder.join(name));
+    CommandPlaces::of("copy").files(files).files(in_folder)
+}
+
+fn run_told(args: &Args, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    let (source, target) = (args.source.parse::<Uri>()?, args.target.parse::<Uri>()?);
+    let (source, target) = (NamedPlace::parse(&args.source)?, NamedPlace::parse(&args.target)?);
     let known = match &target {
-        Uri::Dram { len, .. } => *len,
+        NamedPlace::Uri(Uri::Dram { len, .. }) => *len,
         _ => 0,
     };
-    if matches!(source, Uri::Dram { len: 0, .. }) && args.size.is_none() && known == 0 {
+    if matches!(source, NamedPlace::Uri(Uri::Dram { len: 0, .. })) && args.size.is_none() && known == 0 {
         let error = Error::new(ErrorKind::InvalidInput, "copy", format!("{}: of what size?", args.source));
         return Err(error.with_advice("give dram:SIZE, or --size"));
     }
@@ -107,10 +126,10 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> 
         AnyLocator::source(&machine, &source, Memory { len_bytes: args.size.unwrap_or(known), prefault: true })?;
     let len = args.size.unwrap_or(source.len()?);
     if source.memory().is_none() && source.len()? < len {
-        let why = format!("{} bytes of {}, which has {}", len, args.source, source.len()?);
+        let why = format!("{} bytes of {}, which has {}", len, shown(&args.source), source.len()?);
         return Err(Error::new(ErrorKind::OutOfRange, "copy", why).with_advice("give a smaller --size"));
     }
-    let page_file = args.report_page.open()?;
+    let page_file = PageFile::open(page)?;
     let target = Target::open(&machine, &target, &source, len, args.force)?;
     signals::catch(WaitsFor::Places);
     signals::undo_says(target.undone(&args.target));
@@ -119,7 +138,7 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> 
         print_json(&outcome)?;
     } else {
         let color = colors::on_output();
-        print(&text(&outcome, |words, meaning| colors::paint(words, meaning, color)))?;
+        print_as_it_is(&text(&outcome, |words, meaning| colors::paint(words, meaning, color)))?;
     }
     if let (Some(file), Some(recording)) = (page_file, &outcome.recording) {
         file.write(&page::page(&outcome, recording))?;
@@ -127,23 +146,41 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> 
     Ok(if outcome.verified == Some(false) { CommandStatus::Bad } else { CommandStatus::Good })
 }
 
-/// The target of the bytes, and the draft that becomes the file at the end.
-struct Target {
-    place: AnyLocator,
-    draft: Option<AtomicFile>,
-}
-
 impl Target {
     /// What a signal leaves behind, in words.
     fn undone(&self, name: &str) -> String {
         match (&self.draft, &self.place) {
             (Some(_), _) => format!("{name} is as it was before"),
-            (None, AnyLocator::Ssd(_) | AnyLocator::Pmem(_)) => format!("{name} was written in part"),
+            (None, AnyLocator::Object(_)) => format!("{name} is as it was before"),
+            (None, AnyLocator::Ssd(_) | AnyLocator::Pmem(_) | AnyLocator::Remote(_)) => {
+                format!("{name} was written in part")
+            }
             (None, _) => "nothing is left behind".to_owned(),
         }
     }
 
-    fn open(machine: &Machine, uri: &Uri, source: &AnyLocator, len: u64, force: bool) -> Result<Target> {
+    fn open(machine: &Machine, place: &NamedPlace, source: &AnyLocator, len: u64, force: bool) -> Result<Target> {
+        let uri = match place {
+            NamedPlace::Uri(uri) => uri,
+            NamedPlace::Object(address) => {
+                let address = address_of(address, source)?;
+                if matches!(source, AnyLocator::Object(object) if object.address() == address) {
+                    let why = format!("{address} is both the source and the target");
+                    return Err(Error::new(ErrorKind::InvalidInput, "copy", why));
+                }
+                let object = ObjectAccess::new()?.create(&address, Some(len), 1)?;
+                object.notes().iter().for_each(|text| note(&format!("dpipe copy: note: {text}\n")));
+                return Ok(Target { place: AnyLocator::Object(object), draft: None });
+            }
+            NamedPlace::Remote(address) => {
+                let remote = AnyRemote::open(address)?;
+                if remote.len() < len {
+                    let why = format!("{len} bytes to {address}, which has {}", remote.len());
+                    return Err(Error::new(ErrorKind::NoSpace, "copy", why).with_advice("give a smaller --size"));
+                }
+                return Ok(Target { place: AnyLocator::Remote(remote), draft: None });
+            }
+        };
         if let Uri::Pmem { path, emulated } = uri {
             if path.exists() && !force {
                 let why = format!("{} exists, and persistent memory is written in place", path.display());
@@ -180,7 +217,13 @@ fn mode_of(source: &AnyLocator) -> Result<FileMode> {
             let meta = std::fs::metadata(pmem.path()).map_err(|e| Error::io("look at", e, shown()))?;
             Ok(FileMode::like(meta.permissions().mode()))
         }
-        AnyLocator::Dram(_) | AnyLocator::Cache(_) | AnyLocator::Numa(_) => Ok(FileMode::USUAL),
+        // What was memory may be a secret; what was an object has no mode.
+        AnyLocator::Remote(_) => Ok(FileMode::like(0o600)),
+        AnyLocator::Object(_)
+        | AnyLocator::Dram(_)
+        | AnyLocator::Cache(_)
+        | AnyLocator::Numa(_)
+        | AnyLocator::Hbm(_) => Ok(FileMode::USUAL),
     }
 }
 
@@ -198,7 +241,12 @@ fn refuse_same(source: &AnyLocator, target: &Path) -> Result<()> {
             // Whatever the target is, it is not what has no name any more.
             Err(_) => return Ok(()),
         },
-        AnyLocator::Dram(_) | AnyLocator::Cache(_) | AnyLocator::Numa(_) => return Ok(()),
+        AnyLocator::Object(_)
+        | AnyLocator::Remote(_)
+        | AnyLocator::Dram(_)
+        | AnyLocator::Cache(_)
+        | AnyLocator::Numa(_)
+        | AnyLocator::Hbm(_) => return Ok(()),
     };
     let Ok(to) = rustix::fs::stat(target) else { return Ok(()) };
     let same_device = from.st_mode & libc::S_IFMT == to.st_mode & libc::S_IFMT
@@ -220,12 +268,31 @@ fn named(path: &Path, source: &AnyLocator) -> Result<PathBuf> {
     if !path.is_dir() {
         return Ok(path.to_path_buf());
     }
-    let name = source.ssd().and_then(|ssd| ssd.path().file_name());
+    let name = match source {
+        AnyLocator::Object(object) => object.file_name().map(std::ffi::OsStr::new),
+        other => other.ssd().and_then(|ssd| ssd.path().file_name()),
+    };
     let name = name.ok_or_else(|| {
         let why = format!("{} is a folder, and the source has no file name", path.display());
         Error::new(ErrorKind::InvalidInput, "copy", why).with_advice("name a file in it")
     })?;
     Ok(path.join(name))
+}
+
+/// Behind a `/` at the end, an object has the name of the source.
+fn address_of(address: &str, source: &AnyLocator) -> Result<String> {
+    if !address.ends_with('/') {
+        return Ok(address.to_owned());
+    }
+    let name = match source {
+        AnyLocator::Object(object) => object.file_name(),
+        other => other.ssd().and_then(|ssd| ssd.path().file_name()).and_then(|name| name.to_str()),
+    };
+    let name = name.ok_or_else(|| {
+        let why = format!("{address} ends in `/`, and the source has no file name");
+        Error::new(ErrorKind::InvalidInput, "copy", why).with_advice("name an object")
+    })?;
+    Ok(address_in(address, name))
 }
 
 fn open_device(path: &Path, len: u64, force: bool) -> Result<Ssd> {
@@ -253,39 +320,47 @@ fn copy(
         let error = Error::new(ErrorKind::InvalidInput, "verify", format!("memory holds less than the {len} bytes"));
         return Err(error.with_advice("give dram: without a size, or leave --verify out"));
     }
-    let pipe = machine.connect_with(source, &target.place, &args.demands.constraints(len))?;
-    let done = AtomicU64::new(0);
+    let pipe = args.share.connect(machine, (source, &target.place), &args.demands.constraints(len))?;
     let visible = progress::wanted();
     let (started, cpu) = (Instant::now(), child::own_cpu_seconds());
     // The comparison reads as many bytes again.
     let later = if args.verify { len } else { 0 };
-    let state = || State { phase: "copying", done: done.load(Relaxed), total: len, later };
+    // What the pipe has counted: whole pieces would stand still for long on a slow disk.
+    let state = || State { phase: "copying", done: pipe.report().bytes().min(len), total: len, later };
     let columns = args.report_page.report_html.is_some().then(|| page::columns(pipe.route().hops.len()));
-    let work = || progress::during(visible, state, || move_all(&pipe, windows, len, &done));
-    let work = || offering::during("dpipe copy", || pipe.report().samples("copy"), work);
-    let work = || metrics.during(|| pipe.report().samples("copy"), work);
-    let (moved, recording) = record(columns, || page::values(&pipe), work);
-    moved?;
-    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
-    let started = Instant::now();
-    target.place.sync()?;
-    let sync_seconds = started.elapsed().as_secs_f64();
-    let started = Instant::now();
-    let mut verified = if args.verify { Some(equal(machine, args, source, &target.place, len)?) } else { None };
-    // A file that is not equal does not get its name.
-    if let Some(draft) = target.draft
-        && verified != Some(false)
-    {
-        let path = draft.path().to_path_buf();
-        // Where the bytes were copied into the file that was there, what counts is what it has.
-        if files::publish(draft, len)? && args.verify {
-            verified = Some(equal(machine, args, source, &AnyLocator::Ssd(Ssd::open(path)?), len)?);
+    let is_distant = [source, &target.place].iter().any(|place| matches!(place, AnyLocator::Object(_)));
+    let compared = AtomicU64::new(0);
+    let work = || -> Result<Ended> {
+        progress::during(visible, state, || move_all(&pipe, windows, is_distant, len))?;
+        let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
+        let copied = CopiedBytes {
+            machine,
+            source,
+            names: [&args.source, &args.target],
+            len,
+            is_to_be_compared: args.verify,
+            reopen: &|| reopened(args, source),
+            compared: &compared,
+        };
+        let ended = complete(&copied, target)?;
+        Ok(Ended { seconds, cpu_seconds, ..ended })
+    };
+    let samples = || {
+        let mut samples = pipe.report().samples("copy");
+        if args.verify {
+            let bytes = Sample::new(&vocabulary::PIPE_BYTES, compared.load(Relaxed));
+            samples.push(bytes.label(Label::Product, "copy").label(Label::Pipe, "comparison"));
         }
-    }
-    let verify_seconds = if args.verify { started.elapsed().as_secs_f64() } else { 0.0 };
+        samples
+    };
+    let work = || offering::during("dpipe copy", samples, work);
+    let work = || metrics.during(samples, work);
+    let (ended, recording) = record(columns, || page::values(&pipe, compared.load(Relaxed)), work);
+    let Ended { seconds, cpu_seconds, sync_seconds, verified, verify_seconds, is_object, objects } = ended?;
     let (mut route, mut report) = (pipe.route().clone(), pipe.report());
-    (route.source, route.target) = (args.source.clone(), args.target.clone());
-    (report.source, report.target) = (args.source.clone(), args.target.clone());
+    let (from, to) = (shown(&args.source), shown(&args.target));
+    (route.source, route.target) = (from.clone(), to.clone());
+    (report.source, report.target) = (from, to);
     let bytes_per_second = units::bytes_per_second(len, seconds);
     Ok(Outcome {
         bytes: len,
@@ -294,56 +369,17 @@ fn copy(
         bytes_per_second,
         cpu_seconds,
         verified,
+        visible: is_object,
         route,
         report,
         verify_seconds,
+        objects,
         recording,
     })
 }
 
-/// Whether both ends have the same bytes; a line says where they do not.
-fn equal(machine: &Machine, args: &Args, source: &AnyLocator, target: &AnyLocator, len: u64) -> Result<bool> {
-    let done = AtomicU64::new(0);
-    let state = || State { phase: "comparing", done: done.load(Relaxed), total: len, later: 0 };
-    let compare = || verify::first_difference(machine, source, target, len, &done);
-    let difference = progress::during(progress::wanted(), state, compare)?;
-    if let Some(at) = difference {
-        print_error(&format!("dpipe copy: {} and {} differ at byte {at}\n", args.source, args.target));
-    }
-    Ok(difference.is_none())
-}
-
-/// How many bytes each end has before it starts over.
-#[derive(Clone, Copy)]
-struct Windows {
-    source: u64,
-    target: u64,
-}
-
-fn window(place: &AnyLocator, len: u64) -> Result<u64> {
-    Ok(if place.memory().is_some() { place.len()?.min(len).max(1) } else { u64::MAX })
-}
-
-fn move_all(pipe: &Pipe, windows: Windows, len: u64, done: &AtomicU64) -> Result<()> {
-    let smaller = windows.source.min(windows.target);
-    // Transfers under way at once must not write the same bytes of memory.
-    let piece = match smaller / IN_FLIGHT / 4096 * 4096 {
-        0 => smaller,
-        half => half.min(PIECE),
-    };
-    let in_flight = (windows.target / piece).clamp(1, IN_FLIGHT) as usize;
-    let mut flying: VecDeque<(u64, Transfer)> = VecDeque::new();
-    let mut at = 0;
-    loop {
-        while flying.len() < in_flight && at < len {
-            signals::check("copy")?;
-            let (source, target) = (at % windows.source, at % windows.target);
-            let part = piece.min(len - at).min(windows.source - source).min(windows.target - target);
-            flying.push_back((part, pipe.start(Span { source, target, len: part })?));
-            at += part;
-        }
-        let Some((part, transfer)) = flying.pop_front() else { return Ok(()) };
-        transfer.wait()?;
-        done.fetch_add(part, Relaxed);
-    }
+/// The object that was written, opened for reading.
+fn reopened(args: &Args, source: &AnyLocator) -> Result<AnyLocator> {
+    let object: AnyObject = ObjectAccess::new()?.open(&address_of(&args.target, source)?)?;
+    Ok(AnyLocator::Object(object))
 }

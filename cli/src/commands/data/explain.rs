@@ -3,24 +3,27 @@
 mod picture;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use datapipes::locator::parent_dir;
 use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Route, Ssd, Uri};
 
 use super::constraints::Demands;
-use crate::any_locator::{AnyLocator, Memory, with_access};
+use super::share::TransferShareArgs;
+use crate::any_locator::{AnyLocator, Memory, NamedPlace, with_access};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
-use crate::outcome::{CommandStatus, print, print_json};
-use crate::system::side_files::keep_apart;
+use crate::objects;
+use crate::outcome::{CommandStatus, print, print_json, shown_path};
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::table::save;
 
 const TYPICAL: u64 = 64 << 20;
 
 const ENDING: Ending = Ending {
     notes: "\
-Nothing is moved or created, but for the picture. It is an error (2) if no route meets the demands.",
+Nothing is moved or created, but for the picture. With --share the group is made, tried on this
+thread, and removed. It is an error (2) if no route meets the demands.",
     zero: "a route is shown",
     one: None,
     examples: &[
@@ -28,6 +31,7 @@ Nothing is moved or created, but for the picture. It is an error (2) if no route
         "dpipe explain dram:1M new.bin --bypass-page-cache",
         "dpipe explain data.bin dram: --size 1G --deny uring-direct --json",
         "dpipe explain data.bin dram: --plot route.svg",
+        "dpipe explain dram:1M dram:1M --share share.l3='0=f'  # needs root, and a processor with CAT",
     ],
 };
 
@@ -46,28 +50,37 @@ pub(crate) struct Args {
     size: Option<u64>,
     #[command(flatten)]
     demands: Demands,
+    #[command(flatten)]
+    share: TransferShareArgs,
     /// Print the route as JSON: source, target, hops (from, to, backend, primitive, why, quality),
-    /// rejected, tried_on (by primitive)
+    /// rejected, transfer_share (with --share), tried_on (by primitive)
     #[arg(long)]
     json: bool,
     /// Draw the places, the candidates with their costs, and the reasons, as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    let source = args.source.parse::<Uri>()?;
-    let target = args.target.parse::<Uri>()?;
-    let places: Vec<&Path> = [&source, &target].into_iter().filter_map(Uri::path).collect();
-    keep_apart(&[("--plot", args.plot.as_deref())], &places)?;
+    let (source, target) = (NamedPlace::parse(&args.source)?, NamedPlace::parse(&args.target)?);
+    if matches!(target, NamedPlace::Object(_)) {
+        objects::refuse("explain", &[&args.target])?;
+    }
+    let files = [&source, &target].into_iter().flat_map(|end| end.path().into_iter().chain(end.ticket()));
+    let plot = SideFiles::beside(CommandPlaces::of("explain").files(files)).take("--plot", args.plot.as_ref())?;
     let open_len = args.size.unwrap_or(TYPICAL);
     let source = AnyLocator::source(&machine, &source, Memory { len_bytes: open_len, prefault: false })?;
     let typical = args.size.unwrap_or(source.len()?).max(1);
     let target = stand_in(&machine, &target, typical.min(TYPICAL))?;
-    let route = machine.explain(&source, &target, &args.demands.constraints(typical))?;
-    if let Some(path) = &args.plot {
-        save(path, &picture::svg(&route, typical))?;
+    let constraints = args.demands.constraints(typical);
+    let route = match args.share.is_asked() {
+        // Whether threads get the share is known once one has had it.
+        true => args.share.connect(&machine, (&source, &target), &constraints)?.route().clone(),
+        false => machine.explain(&source, &target, &constraints)?,
+    };
+    if let Some(file) = &plot {
+        save(file, &picture::svg(&route, typical))?;
     }
     if args.json {
         print_json(&Explained { route: &route, tried_on: tried_on(&route) })?
@@ -91,18 +104,24 @@ fn tried_on(route: &Route) -> BTreeMap<&'static str, &'static str> {
 }
 
 /// A place that has the target's properties, and leaves the target alone.
-fn stand_in(machine: &Machine, uri: &Uri, len: u64) -> Result<Named> {
-    let Uri::Ssd { path, access } = uri else {
-        return Ok(Named {
-            place: AnyLocator::memory_place(machine, uri, Memory { len_bytes: len, prefault: false })?,
-            name: None,
-        });
+fn stand_in(machine: &Machine, place: &NamedPlace, len: u64) -> Result<Named> {
+    let (path, access) = match place {
+        NamedPlace::Uri(Uri::Ssd { path, access }) => (path, access),
+        NamedPlace::Uri(uri) => {
+            let memory = Memory { len_bytes: len, prefault: false };
+            return Ok(Named { place: AnyLocator::memory_place(machine, uri, memory)?, name: None });
+        }
+        // Only its length is asked for.
+        other => {
+            let memory = Memory { len_bytes: len, prefault: false };
+            return Ok(Named { place: AnyLocator::source(machine, other, memory)?, name: None });
+        }
     };
     if path.exists() && !path.is_dir() {
         return Ok(Named { place: AnyLocator::Ssd(with_access(Ssd::open_rw(path)?, *access)?), name: None });
     }
     let dir = if path.is_dir() { path.clone() } else { parent_dir(path) };
-    Ok(Named { place: AnyLocator::Ssd(nameless(&dir, *access)?), name: Some(format!("ssd:{}", path.display())) })
+    Ok(Named { place: AnyLocator::Ssd(nameless(&dir, *access)?), name: Some(format!("ssd:{}", shown_path(path))) })
 }
 
 /// A file without a name in a directory.

@@ -5,3 +5,4 @@ mod constraints;
 pub(crate) mod copy;
 pub(crate) mod explain;
 pub(crate) mod generate;
+mod share;

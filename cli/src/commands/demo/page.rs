@@ -42,6 +42,10 @@ pub(super) fn page(o: &Outcome, sort: Option<HtmlPage>) -> HtmlPage {
     if let Some(sort) = sort {
         page.sections.push(PageSection {
             title: "The sort".into(),
+            note: format!(
+                "What follows is the sort's own page. It counts from when the sort itself begins; the {ours:.2} s above \
+                 are those of the whole process, with its start, its end, and the making of this page."
+            ),
             blocks: vec![PageBlock::Text(sort.headline.text)],
             ..PageSection::default()
         });
@@ -53,7 +57,8 @@ pub(super) fn page(o: &Outcome, sort: Option<HtmlPage>) -> HtmlPage {
 fn contestants(o: &Outcome) -> PageSection {
     let all: Vec<&Sorted> = std::iter::once(&o.dpipe).chain(&o.system).collect();
     let bars = all.iter().map(|one| (one.name.clone(), one.usage.seconds, format!("{:.2} s", one.usage.seconds)));
-    let mut blocks = vec![PageBlock::Bars(BarList { caption: "Time of the same job".into(), bars: bars.collect() })];
+    let mut blocks =
+        vec![PageBlock::Bars(BarList { caption: "Time of the same job".into(), bars: bars.collect(), top: None })];
     let rows = all.iter().map(|one| {
         let usage = &one.usage;
         vec![

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::outcome::{Checked, Sorted};
 use crate::progress::{self, State};
+use crate::report::options::READ_BY_CALLER;
 use crate::system::child::{self, Usage};
 use crate::system::signals;
 use crate::system::signals::interrupted;
@@ -53,7 +54,7 @@ impl<'a> Steps<'a> {
         let mut command = Command::new(&self.dpipe);
         command.args(["sort", "--records", "--json"]);
         if wants_page {
-            command.arg("--report-html").arg(&page_path);
+            command.arg("--report-html").arg(&page_path).env(READ_BY_CALLER, "1");
         }
         self.sort(&mut command, input, output);
         let (usage, report) = child::run(&mut command)?;

@@ -1,6 +1,7 @@
 //! `dpipe checkpoint`: regions of memory, saved and restored as a whole.
 
 mod bench;
+mod objects;
 mod shown;
 
 use std::collections::HashMap;
@@ -8,24 +9,27 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
 use datapipes::{AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
-use datapipes_durable::checkpoint::{
-    Checkpoint, CheckpointEntry, Checkpoints, Fallback, Manifest, SaveOptions, SavedCheckpoint,
-};
+use datapipes_durable::checkpoint::{Checkpoint, CheckpointEntry, Fallback, Manifest, SaveOptions, SavedCheckpoint};
 use serde::Serialize;
 
-use crate::any_locator::open_to_read;
+use crate::any_locator::{AnyLocator, open_to_read};
 use crate::arguments::ending::Ending;
 use crate::arguments::units;
 use crate::metrics_file::told;
-use crate::outcome::{CommandStatus, print, print_json};
+use crate::objects::{ObjectAccess, address_in, is_object, is_object_path, refuse_paths, shown as shown_address};
+use crate::outcome::{CommandStatus, harmless, print, print_json, shown_path};
 use crate::system::files;
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
+use objects::checkpoints;
 use shown::{shown, watched};
 
 const CHECKPOINT: Ending = Ending {
     notes: "\
 A checkpoint is one file in a folder of them. It gets its name when all of it is durable. Each
-MiB has a checksum.",
+MiB has a checksum. In place of a folder, s3://BUCKET/PREFIX (gs://, az://) holds them as objects:
+one that is saved appears when all of it is stored and checked, and only if no other save took its
+number meanwhile. Files to save, and the folder to restore to, may be objects, too.",
     zero: "done",
     one: Some("a checkpoint is damaged"),
     examples: &["dpipe checkpoint save saves data.bin", "dpipe checkpoint list saves"],
@@ -34,7 +38,7 @@ const SAVE: Ending = Ending {
     notes: "",
 
     zero: "the checkpoint is durable",
-    one: None,
+    one: Some("it is, but older ones could not be removed"),
     examples: &[
         "dpipe checkpoint save saves data.bin lines.txt",
         "dpipe checkpoint save saves data.bin --keep 2 --json",
@@ -73,8 +77,8 @@ pub(crate) struct Args {
     action: Action,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
     /// seconds and at the end
-    #[arg(long, global = true, value_name = "FILE")]
-    metrics: Option<PathBuf>,
+    #[arg(long, global = true, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    metrics: Option<SideFileArgument>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -94,15 +98,16 @@ enum Action {
 #[derive(Debug, clap::Args)]
 #[command(after_help = SAVE.text())]
 struct Save {
-    /// Folder of the checkpoints; it is created if it does not exist
+    /// Folder of the checkpoints, which is created if it does not exist, or s3://BUCKET/PREFIX
     dir: PathBuf,
-    /// Files to save; each becomes a region with the file's name
+    /// Files or objects to save; each becomes a region with the file's name
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Keep the newest N checkpoints, this one included, and remove older ones
     #[arg(long, value_name = "N")]
     keep: Option<usize>,
-    /// Print JSON: number, bytes, write_seconds, publish_seconds, checksum_seconds, removed
+    /// Print JSON: number, bytes, write_seconds, publish_seconds, checksum_seconds, removed,
+    /// removal_error (null if there is none)
     #[arg(long)]
     json: bool,
 }
@@ -110,9 +115,9 @@ struct Save {
 #[derive(Debug, clap::Args)]
 #[command(after_help = RESTORE.text())]
 struct Restore {
-    /// Folder of the checkpoints
+    /// Folder of the checkpoints, or s3://BUCKET/PREFIX
     dir: PathBuf,
-    /// Folder to write the files to
+    /// Folder to write the files to, or s3://BUCKET/PREFIX
     #[arg(long, short, alias = "to", value_name = "DIR")]
     output: PathBuf,
     /// Number of the checkpoint to restore [default: the newest]
@@ -129,7 +134,7 @@ struct Restore {
 #[derive(Debug, clap::Args)]
 #[command(after_help = LIST.text())]
 struct List {
-    /// Folder of the checkpoints
+    /// Folder of the checkpoints, or s3://BUCKET/PREFIX
     dir: PathBuf,
     /// Print JSON: an array of number, path, state
     #[arg(long)]
@@ -139,7 +144,7 @@ struct List {
 #[derive(Debug, clap::Args)]
 #[command(after_help = VERIFY.text())]
 struct Verify {
-    /// Folder of the checkpoints
+    /// Folder of the checkpoints, or s3://BUCKET/PREFIX
     dir: PathBuf,
     /// Number of the checkpoint to verify [default: all]
     #[arg(long, value_name = "N")]
@@ -157,16 +162,49 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         Action::Verify(_) => "checkpoint verify",
         Action::Bench(_) => "checkpoint bench",
     };
-    told(args.metrics.as_deref(), name, |metrics| match &args.action {
+    let bench_dir = if let Action::Bench(args) = &args.action { args.dir.as_ref() } else { None };
+    refuse_paths("checkpoint", [bench_dir])?;
+    let mut side_files = SideFiles::beside(places(args));
+    let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
+    let page = if let Action::Bench(args) = &args.action { args.report_page.take(&mut side_files)? } else { None };
+    told(metrics.as_ref(), name, |metrics| match &args.action {
         Action::Save(args) => metrics.during(Vec::new, || save(args)).map(|saved| {
             metrics.keep(saved.samples());
-            CommandStatus::Good
+            if saved.removal_error.is_none() { CommandStatus::Good } else { CommandStatus::Bad }
         }),
         Action::Restore(args) => metrics.during(Vec::new, || restore(args)),
         Action::List(args) => list(args),
         Action::Verify(args) => metrics.during(Vec::new, || verify(args)),
-        Action::Bench(args) => metrics.during(Vec::new, || bench::run(args)),
+        Action::Bench(args) => bench::run(args, metrics, page),
     })
+}
+
+/// All files that are read and written.
+fn places(args: &Args) -> CommandPlaces {
+    let places = CommandPlaces::of("checkpoint");
+    match &args.action {
+        Action::Save(save) => places.files_of(&save.dir).files(&save.files),
+        Action::List(List { dir, .. }) | Action::Verify(Verify { dir, .. }) => places.files_of(dir),
+        // It saves to a folder of its own, which nobody can name before.
+        Action::Bench(_) => places,
+        Action::Restore(restore) => {
+            let places = places.files_of(&restore.dir);
+            // Only the checkpoint tells what will be written, and only side files need to know.
+            if args.metrics.is_none() { places } else { places.files(restored_files(restore)) }
+        }
+    }
+}
+
+/// The files that a restore may write: regions of all checkpoints, for a damaged one may be passed
+/// over. What cannot be read now is told by the restore itself.
+fn restored_files(args: &Restore) -> Vec<PathBuf> {
+    if is_object_path(&args.output) {
+        return Vec::new();
+    }
+    let machine = datapipes::discover();
+    let listed = checkpoints(&machine, &args.dir).and_then(|store| store.list()).unwrap_or_default();
+    let regions = listed.iter().filter_map(|one| one.state.as_ref().ok()).flat_map(|manifest| &manifest.regions);
+    regions.filter_map(|region| plain(&region.name).ok()).map(|name| args.output.join(name)).collect()
 }
 
 fn save(args: &Save) -> Result<SavedCheckpoint> {
@@ -181,7 +219,7 @@ fn save(args: &Save) -> Result<SavedCheckpoint> {
         regions.push((loaded.name, loaded.memory));
     }
     let named: Vec<(&str, &Dram)> = regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect();
-    let store = Checkpoints::at(&machine, &args.dir);
+    let store = checkpoints(&machine, &args.dir)?;
     let saved =
         watched("saving", |watch| store.save(&named, &SaveOptions::default().keep(args.keep).mode(mode), watch))?;
     if args.json {
@@ -200,18 +238,32 @@ struct Loaded {
 }
 
 fn load(machine: &Machine, path: &Path) -> Result<Loaded> {
-    let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "save", format!("{}: {why}", path.display()));
+    let shown = shown_address(&path.to_string_lossy());
+    let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "save", format!("{shown}: {why}"));
+    if let Some(address) = path.to_str().filter(|address| is_object(address)) {
+        let object = ObjectAccess::new()?.open(address)?;
+        let name =
+            object.file_name().ok_or_else(|| bad("its key has no last part that could name a region"))?.to_owned();
+        let place = AnyLocator::Object(object);
+        return Ok(Loaded { name, memory: in_memory(machine, &place, bad)?, mode: FileMode::USUAL });
+    }
     let name = path.file_name().ok_or_else(|| bad("it is a directory, which no region can be"))?;
     let name = name.to_str().ok_or_else(|| bad("its name is not UTF-8"))?;
-    let ssd = open_to_read(path)?;
-    let len = ssd.len()?;
+    let place = AnyLocator::Ssd(open_to_read(path)?);
+    let mode = place.ssd().map_or(Ok(FileMode::USUAL), FileMode::of)?;
+    Ok(Loaded { name: name.to_owned(), memory: in_memory(machine, &place, bad)?, mode })
+}
+
+/// The bytes of a place, in new memory.
+fn in_memory(machine: &Machine, place: &AnyLocator, bad: impl Fn(&str) -> Error) -> Result<Dram> {
+    let len = place.len()?;
     let bytes = usize::try_from(len).map_err(|_| bad("it is larger than memory"))?;
     // Memory has a byte at least; a part of it may have none.
     let memory = Dram::allocate(bytes.max(1))?.range(0, bytes)?;
     if len > 0 {
-        machine.connect(&ssd, &memory)?.transfer(Span { source: 0, target: 0, len })?;
+        machine.connect(place, &memory)?.transfer(Span { source: 0, target: 0, len })?;
     }
-    Ok(Loaded { name: name.to_owned(), memory, mode: FileMode::of(&ssd)? })
+    Ok(memory)
 }
 
 #[derive(Serialize)]
@@ -227,7 +279,7 @@ struct RestoredFiles {
 fn restore(args: &Restore) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
-    let store = Checkpoints::at(&machine, &args.dir);
+    let store = checkpoints(&machine, &args.dir)?;
     let since = Instant::now();
     let fallback = if args.fallback { Fallback::Older } else { Fallback::Refuse };
     let (number, regions, skipped) = watched("restoring", |watch| match args.number {
@@ -236,10 +288,32 @@ fn restore(args: &Restore) -> Result<CommandStatus> {
     })?;
     // A restored file is as private as its checkpoint.
     let mode = store.mode(number)?;
-    std::fs::create_dir_all(&args.output).map_err(|e| Error::io("create", e, args.output.display().to_string()))?;
-    for (name, memory) in &regions {
-        signals::check("restore")?;
-        write(&machine, &args.output.join(plain(name)?), memory, mode)?;
+    let bucket = args.output.to_str().filter(|output| is_object(output)).map(|output| output.trim_end_matches('/'));
+    // Before any is written: after an error, none of them is there.
+    regions.iter().try_for_each(|(name, _)| plain(name).map(drop))?;
+    match bucket {
+        Some(prefix) => {
+            let access = ObjectAccess::new()?;
+            let address = |name: &str| address_in(&format!("{prefix}/"), name);
+            regions.iter().try_for_each(|(name, _)| access.check_address(&address(name)))?;
+            for (name, memory) in &regions {
+                signals::check("restore")?;
+                let len = memory.len() as u64;
+                let object = access.create(&address(name), Some(len), 1)?;
+                if len > 0 {
+                    machine.connect(memory, &object)?.transfer(Span { source: 0, target: 0, len })?;
+                }
+                object.publish(len)?;
+            }
+        }
+        None => {
+            let fail = |e| Error::io("create", e, args.output.display().to_string());
+            std::fs::create_dir_all(&args.output).map_err(fail)?;
+            for (name, memory) in &regions {
+                signals::check("restore")?;
+                write(&machine, &args.output.join(name), memory, mode)?;
+            }
+        }
     }
     let outcome = RestoredFiles {
         number,
@@ -252,7 +326,7 @@ fn restore(args: &Restore) -> Result<CommandStatus> {
         print_json(&outcome)?;
     } else {
         let skipped: String = outcome.skipped.values().map(|why| format!("passed over: {why}\n")).collect();
-        let regions = outcome.regions.join(", ");
+        let regions = harmless(&outcome.regions.join(", "), usize::MAX);
         let bytes = units::bytes(outcome.bytes);
         print(&format!("{skipped}checkpoint {number}: {bytes} in {:.3} s: {regions}\n", outcome.seconds))?;
     }
@@ -283,8 +357,11 @@ fn write(machine: &Machine, path: &Path, memory: &Dram, mode: FileMode) -> Resul
 fn line(number: u64, state: Result<&Manifest, &str>) -> String {
     match state {
         Ok(m) => {
-            let regions: Vec<String> =
-                m.regions.iter().map(|r| format!("{} ({})", r.name, units::bytes(r.len))).collect();
+            let regions: Vec<String> = m
+                .regions
+                .iter()
+                .map(|r| format!("{} ({})", harmless(&r.name, usize::MAX), units::bytes(r.len)))
+                .collect();
             format!(
                 "{number}: {}, saved {} s after 1970: {}\n",
                 units::bytes(m.bytes()),
@@ -298,11 +375,11 @@ fn line(number: u64, state: Result<&Manifest, &str>) -> String {
 
 fn list(args: &List) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    let listed = Checkpoints::at(&machine, &args.dir).list()?;
+    let listed = checkpoints(&machine, &args.dir)?.list()?;
     if args.json {
         print_json(&listed)?;
     } else if listed.is_empty() {
-        print(&format!("{} holds no checkpoint\n", args.dir.display()))?;
+        print(&format!("{} holds no checkpoint\n", shown_path(&args.dir)))?;
     } else {
         let show = |l: &CheckpointEntry| line(l.number, l.state.as_ref().map_err(String::as_str));
         print(&listed.iter().map(show).collect::<String>())?;
@@ -320,13 +397,13 @@ struct Verified {
 fn verify(args: &Verify) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
-    let store = Checkpoints::at(&machine, &args.dir);
+    let store = checkpoints(&machine, &args.dir)?;
     let numbers = match args.number {
         Some(number) => vec![number],
         None => store.list()?.iter().map(|l| l.number).collect(),
     };
     if numbers.is_empty() {
-        let why = format!("{} holds no checkpoint", args.dir.display());
+        let why = format!("{} holds no checkpoint", shown_path(&args.dir));
         return Err(Error::new(ErrorKind::NotFound, "verify", why));
     }
     let mut all = Vec::new();

@@ -1,6 +1,8 @@
 //! `dpipe log`: records that are durable when they are acknowledged.
 
 mod bench;
+mod core_waits;
+mod opening;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -9,10 +11,12 @@ use datapipes::{Error, ErrorKind, Machine, Result};
 use datapipes_durable::log::{Log, LogFolder, LogOptions, LogReader, SegmentStorage, examine};
 use serde::Serialize;
 
+use self::opening::open_shown;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::metrics_file::{CommandMetrics, told};
-use crate::outcome::{CommandStatus, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json, shown_path};
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::system::standard_streams;
 
 const LOG: Ending = Ending {
@@ -59,8 +63,8 @@ pub(crate) struct Args {
     action: Action,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
     /// seconds and at the end
-    #[arg(long, global = true, value_name = "FILE")]
-    metrics: Option<PathBuf>,
+    #[arg(long, global = true, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    metrics: Option<SideFileArgument>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -91,11 +95,9 @@ struct Settings {
 impl Settings {
     fn open(&self, machine: &Machine, dir: &Path) -> Result<Log> {
         let batch_bytes = u32::try_from(self.batch_size).unwrap_or(u32::MAX);
-        Log::open(
-            machine,
-            LogFolder::at(machine, dir),
-            LogOptions::default().segment_bytes(self.segment_size).batch_bytes(batch_bytes),
-        )
+        let options = LogOptions::default().segment_bytes(self.segment_size).batch_bytes(batch_bytes);
+        let folder = LogFolder::at(machine, dir);
+        open_shown(&folder, options, || Log::open(machine, folder.clone(), options))
     }
 }
 
@@ -159,12 +161,23 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         Action::Release(_) => "log release",
         Action::Bench(_) => "log bench",
     };
-    told(args.metrics.as_deref(), name, |metrics| match &args.action {
+    let places = CommandPlaces::of("log");
+    let mut side_files = SideFiles::beside(match &args.action {
+        Action::Append(Append { dir, .. })
+        | Action::Read(Read { dir, .. })
+        | Action::Stat(Stat { dir, .. })
+        | Action::Release(Release { dir, .. }) => places.files_of(dir),
+        // It makes a log of its own, in a folder that nobody can name before.
+        Action::Bench(_) => places,
+    });
+    let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
+    let page = if let Action::Bench(args) = &args.action { args.report_page.take(&mut side_files)? } else { None };
+    told(metrics.as_ref(), name, |metrics| match &args.action {
         Action::Append(args) => append(args, metrics),
         Action::Read(args) => metrics.during(Vec::new, || read(args)),
         Action::Stat(args) => metrics.during(Vec::new, || stat(args)),
         Action::Release(args) => release(args),
-        Action::Bench(args) => bench::run(args, metrics),
+        Action::Bench(args) => bench::run(args, metrics, page),
     })
 }
 
@@ -272,14 +285,14 @@ fn stat(args: &Stat) -> Result<CommandStatus> {
         };
         print(&format!(
             "{}: intact; {records}; {} in {} segments of {}; opened {} times\n",
-            args.dir.display(),
+            shown_path(&args.dir),
             units::bytes(s.payload_bytes),
             s.segments,
             units::bytes(s.segment_bytes),
             s.epoch
         ))?;
     } else {
-        print(&format!("{}: DAMAGED: {}\n", args.dir.display(), found.damage.as_deref().unwrap_or_default()))?;
+        print(&format!("{}: DAMAGED: {}\n", shown_path(&args.dir), found.damage.as_deref().unwrap_or_default()))?;
     }
     Ok(if found.intact { CommandStatus::Good } else { CommandStatus::Bad })
 }

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use datapipes::backend::Constraints;
@@ -17,6 +17,7 @@ use super::load::MemoryLoad;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::commands::host::knobs::guard_of;
+use crate::system::side_files::{CommandPlaces, SideFile, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 
 const ENDING: Ending = Ending {
@@ -57,12 +58,12 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the curves as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
     /// Write what the device wrote and the core read, for `dpipe model ddio --trace`; for one size
     /// of chunks, without the load
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    trace: Option<SideFileArgument>,
 }
 
 /// What differs from curve to curve.
@@ -85,6 +86,9 @@ const MAX_TRACED: usize = 1 << 20;
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
+    let mut side_files = SideFiles::beside(CommandPlaces::of("experiment"));
+    let plot = side_files.take("--plot", args.plot.as_ref())?;
+    let trace_file = side_files.take("--trace", args.trace.as_ref())?;
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     for chunk in chunks {
         if chunk % BLOCK != 0
@@ -144,18 +148,18 @@ pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
     if let Some(why) = absence(&CounterSet::open().read(), "llc_misses") {
         figure.leave_out("misses of the last-level cache (figures 3b and 4)", why);
     }
-    if let (Some(path), Some(trace)) = (&args.trace, &setup.trace) {
-        write_trace(path, &trace.borrow())?;
+    if let (Some(file), Some(trace)) = (&trace_file, &setup.trace) {
+        write_trace(file, &trace.borrow())?;
     }
-    figure.show(args.json, args.plot.as_deref())
+    figure.show(args.json, plot.as_ref())
 }
 
 /// Writes a trace. The program knows when it asks for a chunk and when it reads it; the device
 /// writes in between, so a chunk counts as written when it is asked for.
-fn write_trace(path: &Path, accesses: &[TraceAccess]) -> Result<()> {
+fn write_trace(file: &SideFile, accesses: &[TraceAccess]) -> Result<()> {
     let mut text = String::from("# who what address bytes; chunks count as written when they are asked for\n");
     accesses.iter().for_each(|access| _ = writeln!(text, "{access}"));
-    crate::system::files::write_text(path, &text)
+    file.write_text(&text)
 }
 
 /// The ways of the register: those of the paper's processor.

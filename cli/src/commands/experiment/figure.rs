@@ -1,6 +1,5 @@
 //! What an experiment measured: curves over sizes, and what was left out.
 
-use std::path::Path;
 use std::time::Instant;
 
 use datapipes::topology::Topology;
@@ -11,6 +10,7 @@ use serde::Serialize;
 
 use crate::arguments::units;
 use crate::outcome::{print, print_json};
+use crate::system::side_files::SideFile;
 use crate::table::{Table, save};
 
 /// The sizes of chunks of figures 3 to 5, from the paper's least to its greatest.
@@ -84,9 +84,9 @@ impl Figure {
     }
 
     /// Prints it, and draws it where that is asked for.
-    pub(super) fn show(&self, json: bool, plot: Option<&Path>) -> Result<()> {
-        if let Some(path) = plot {
-            save(path, &self.picture())?;
+    pub(super) fn show(&self, json: bool, plot: Option<&SideFile>) -> Result<()> {
+        if let Some(file) = plot {
+            save(file, &self.picture())?;
         }
         if json {
             return print_json(self);

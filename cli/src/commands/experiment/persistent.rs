@@ -1,7 +1,6 @@
 //! Figures 5a and 5b of *Data Pipes*: copies between persistent memory and DRAM, by a core or by an
 //! engine, into the caches or past them.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use datapipes::backend::Constraints;
@@ -13,6 +12,7 @@ use crate::any_locator::{AnyLocator, Memory};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::system::child::own_cpu_seconds;
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 
 const ENDING: Ending = Ending {
@@ -56,8 +56,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the curves as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,7 @@ const MAX_SIZE: u64 = 16 << 30;
 const ENGINE: &str = "an engine";
 
 pub(crate) fn run(args: &Args, direction: Direction) -> Result<()> {
+    let plot = SideFiles::beside(CommandPlaces::of("experiment")).take("--plot", args.plot.as_ref())?;
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     let too_long = chunks.iter().find(|chunk| **chunk == 0 || chunk.saturating_mul(args.depth.into()) > args.size);
     if too_long.is_some() || args.size > MAX_SIZE {
@@ -132,7 +133,7 @@ pub(crate) fn run(args: &Args, direction: Direction) -> Result<()> {
         }
     }
     figure.leave_out("bytes that the medium itself moved (write amplification)", "nothing counts them here");
-    figure.show(args.json, args.plot.as_deref())
+    figure.show(args.json, plot.as_ref())
 }
 
 /// The end that is persistent, or stands in for it.

@@ -224,6 +224,7 @@ impl Application {
 const BYTES_A_NODE: u64 = 400;
 
 pub(crate) fn run(application: Application, args: &Args) -> Result<CommandStatus> {
+    crate::objects::refuse_paths("fine", [args.file.as_ref()])?;
     signals::catch(WaitsFor::Places);
     let (reads, file_bytes, note) = application.reads(args)?;
     let budget = args.memory.unwrap_or((file_bytes / 45).max(16 << 20));

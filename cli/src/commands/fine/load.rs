@@ -76,6 +76,16 @@ impl std::fmt::Display for Phase {
 }
 
 impl Phase {
+    /// The items that a file of so many bytes has.
+    pub(super) fn items(&self, file_bytes: u64) -> Result<u64> {
+        let items = file_bytes / u64::from(self.len);
+        if items == 0 && self.law != AccessPattern::Stdin {
+            let why = format!("a file of {file_bytes} bytes has no item of {}", self.len);
+            return Err(Error::new(ErrorKind::InvalidInput, "read", why));
+        }
+        Ok(items)
+    }
+
     /// The reads of this phase in a file; `reads`: how many it will be, which drifting goes by.
     pub(super) fn requests(
         &self,
@@ -83,11 +93,7 @@ impl Phase {
         reads: u64,
         seed: u64,
     ) -> Result<Box<dyn Iterator<Item = Result<ReadRequest>>>> {
-        let items = file_bytes / u64::from(self.len);
-        if items == 0 && self.law != AccessPattern::Stdin {
-            let why = format!("a file of {file_bytes} bytes has no item of {}", self.len);
-            return Err(Error::new(ErrorKind::InvalidInput, "read", why));
-        }
+        let items = self.items(file_bytes)?;
         let layout = ItemLayout { items, item_bytes: self.len, stride_bytes: u64::from(self.len) };
         let by = |popularity| Box::new(Items::new(layout, popularity, seed).map(Ok));
         Ok(match self.law {

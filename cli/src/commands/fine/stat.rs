@@ -7,29 +7,33 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use datapipes::{Error, ErrorKind, Result, Ssd};
+use datapipes::{Error, ErrorKind, Result, Ssd, offer};
 use datapipes_cache::{CacheOptions, CachePolicy, ExternalChanges, FineGrained, Metrics};
+use datapipes_metrics::continued;
 
 use super::load::{Phase, phases};
 use super::memory;
 use super::plot::{self, Sample};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_count, parse_size};
+use crate::columns;
 use crate::metrics_file::{CommandMetrics, told};
+use crate::objects::{AnyObject, ObjectAccess, is_object, shown};
 use crate::offering;
-use crate::outcome::{CommandStatus, note, print, print_json};
+use crate::outcome::{CommandStatus, draw, print, print_json, shown_path, with_names};
 use crate::progress;
-use crate::report::options::ReportArgs;
+use crate::report::options::{PageFile, ReportArgs};
 use crate::report::recorder::record;
 use crate::report::thread_clock::ThreadClock;
-use crate::system::side_files::keep_apart;
+use crate::system::side_files::{CommandPlaces, SideFile, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 use crate::table::save;
 use outcome::Outcome;
 
 const ENDING: Ending = Ending {
     notes: "\
-The files are not changed. With --plot, the load changes, and the picture shows how the cache
+The files are not changed. An object (s3://BUCKET/KEY, gs://, az://, http://, https://) is read at
+one version, in units that are as long as its requests pay. With --plot, the load changes, and the picture shows how the cache
 follows: its hit ratio, threshold and slabs of each size class over the reads. With
 --plot-memory, the picture shows how the memory budget is divided at the end.",
     zero: "the metrics are shown",
@@ -47,7 +51,7 @@ follows: its hit ratio, threshold and slabs of each size class over the reads. W
 #[derive(Debug, clap::Args)]
 #[command(after_help = ENDING.text())]
 pub(crate) struct Args {
-    /// Files to read, one after the other
+    /// Files or objects to read, one after the other
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Load as LEN@LAW, or several in turn with commas; laws are uniform, zipf:EXPONENT,
@@ -74,17 +78,17 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Draw how the cache of the first file followed the load, as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
     #[command(flatten)]
     report_page: ReportArgs,
     /// Draw the memory of the cache of the first file, as it is at the end, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot_memory: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot_memory: Option<SideFileArgument>,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
-    /// seconds and at the end
-    #[arg(long, value_name = "FILE")]
-    metrics: Option<PathBuf>,
+    /// seconds and at the end. Those of several files are added up
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    metrics: Option<SideFileArgument>,
     /// Print JSON: of each file its name, seconds, reads, reads_per_second, metrics, explain
     #[arg(long)]
     json: bool,
@@ -110,14 +114,24 @@ const SAMPLES: u64 = 60;
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
-    let places: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
-    let pictures = [("--plot", args.plot.as_deref()), ("--plot-memory", args.plot_memory.as_deref())];
-    let [plot, memory] = pictures;
-    keep_apart(&[("--metrics", args.metrics.as_deref()), plot, memory, args.report_page.side_file()], &places)?;
-    told(args.metrics.as_deref(), "fine stat", |metrics| run_told(args, metrics))
+    let mut side_files = SideFiles::beside(CommandPlaces::of("fine stat").files(&args.files));
+    let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
+    let asked = Asked {
+        plot: side_files.take("--plot", args.plot.as_ref())?,
+        plot_memory: side_files.take("--plot-memory", args.plot_memory.as_ref())?,
+        page: args.report_page.take(&mut side_files)?,
+    };
+    told(metrics.as_ref(), "fine stat", |metrics| run_told(args, metrics, asked))
 }
 
-fn run_told(args: &Args, told: &CommandMetrics<'_>) -> Result<CommandStatus> {
+/// The files to be made of how it went.
+struct Asked {
+    plot: Option<SideFile>,
+    plot_memory: Option<SideFile>,
+    page: Option<SideFile>,
+}
+
+fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     signals::undo_says("nothing is left behind");
     let default = if args.plot.is_some() { CHANGING } else { "128@zipf:0.8" };
@@ -125,76 +139,121 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>) -> Result<CommandStatus> {
     let load = args.load.clone().map_or_else(|| parse_load(default), Ok).map_err(bad)?;
     let budget = usize::try_from(args.memory).map_err(|e| bad(e.to_string()))?;
     let machine = datapipes::discover();
-    let mut page_file = args.report_page.open()?;
-    let mut outcomes = Vec::new();
-    for (number, file) in args.files.iter().enumerate() {
-        let ssd = Ssd::open(file)?;
-        let mut config =
-            CacheOptions::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
-        if ssd.file().is_block_device() {
-            // Nobody gets the bytes, so it does not matter who changes them.
-            config.outside = ExternalChanges::Never;
+    // What cannot be read is told before anything is measured.
+    for file in args.files.iter().filter(|file| !file.to_str().is_some_and(is_object)) {
+        let len = Ssd::open(file)?.len()?;
+        for phase in &load.0 {
+            phase.items(len).map_err(|e| e.within(shown_path(file)))?;
         }
-        let fine = FineGrained::over(&ssd, config)?;
-        let mut course = Course { args, fine: &fine, samples: Vec::new(), shown: Instant::now(), reads: 0 };
+    }
+    let page_file = PageFile::open(asked.page)?;
+    let (mut outcomes, mut seen) = (Vec::new(), Vec::new());
+    let mut done = Vec::new();
+    for (number, file) in args.files.iter().enumerate() {
+        let config = CacheOptions::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
+        let (fine, object) = open(file, config)?;
+        let file_bytes = fine.len_bytes();
+        let timed = timed_of(args);
+        let mut course = Course { args, fine: &fine, timed, samples: Vec::new(), shown: Instant::now(), reads: 0 };
+        fine.measure_latencies(timed == Some(1));
         let started = Instant::now();
         let mut begins = Vec::new();
         let mut page_marks = Vec::new();
         let columns = page_file.is_some().then(page::columns);
         let clock = ThreadClock::of_this_thread();
+        // What the thread did before belongs to other files.
+        let before = clock.read();
         let read_all = || {
             load.0.iter().try_for_each(|phase| {
                 begins.push((phase.to_string(), course.reads));
                 page_marks.push((started.elapsed().as_secs_f64(), phase.to_string()));
-                course.run(phase, ssd.len()?)
+                course.run(phase, file_bytes)
             })
         };
-        let samples = || fine.metrics().samples();
+        let samples = || continued(&done, fine.metrics().samples());
         let work = || told.during(samples, || offering::during("dpipe fine stat", samples, read_all));
-        let (outcome, recording) = record(columns, || page::values(&fine, &clock), work);
+        let (outcome, recording) = record(columns, || page::values(&fine, &clock, before), work);
         outcome?;
         course.clear_line();
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
-        if let (Some(path), 0) = (&args.plot, number) {
+        if let (Some(to), 0) = (&asked.plot, number) {
             let title =
-                format!("A fine-grained cache of {} over {}", units::memory(args.memory), units::memory(ssd.len()?));
+                format!("A fine-grained cache of {} over {}", units::memory(args.memory), units::memory(file_bytes));
             let remark = format!("policy {}, as the load changes", args.policy.name());
             let picture = plot::svg(&title, &remark, &begins, &course.samples);
-            crate::system::files::write_text(path, &picture)?;
-            note(&format!("drawn in {}\n", path.display()));
+            save(to, &picture)?;
         }
-        if let (Some(path), 0) = (&args.plot_memory, number) {
-            save(path, &memory::svg(&fine.metrics(), args.memory, reads))?;
+        if let (Some(to), 0) = (&asked.plot_memory, number) {
+            save(to, &memory::svg(&fine.metrics(), args.memory, reads))?;
         }
-        let file = file.display().to_string();
-        let (metrics, explain) = (fine.metrics(), fine.explain());
-        let outcome = Outcome { file, seconds, reads, reads_per_second: reads as f64 / seconds, metrics, explain };
+        done = continued(&done, fine.metrics().samples());
+        let file = shown(&file.to_string_lossy());
+        let (metrics, mut explain) = (fine.metrics(), fine.explain());
+        if let Some(object) = object {
+            explain = format!("{explain}\n{}", object.report());
+        }
+        let (reads_per_second, rejected) = (reads as f64 / seconds, fine.rejected_ways());
+        let outcome = Outcome { file, seconds, reads, reads_per_second, metrics, explain, rejected };
         if !args.json {
             print(&text(&outcome))?;
         }
-        // The page, like the picture, is about the first file.
-        if let (Some(recording), Some(page_file)) = (recording, page_file.take()) {
-            page_file.write(&page::page(&outcome, &page_marks, &recording))?;
-        }
+        seen.extend(recording.map(|recording| page::Seen { begins: page_marks, recording }));
         outcomes.push(outcome);
     }
     if args.json {
         print_json(&outcomes)?;
     }
+    if let Some(file) = page_file {
+        file.write(&page::page(&outcomes, &seen))?;
+    }
     Ok(CommandStatus::Good)
+}
+
+/// A cache over a file or an object; the object too, which says what was asked of its server.
+fn open(file: &Path, mut config: CacheOptions) -> Result<(FineGrained, Option<AnyObject>)> {
+    if let Some(address) = file.to_str().filter(|name| is_object(name)) {
+        let object = ObjectAccess::new()?.open(address)?;
+        return Ok((FineGrained::over_place(&object, config)?, Some(object)));
+    }
+    let ssd = Ssd::open(file)?;
+    if ssd.file().is_block_device() {
+        // Nobody gets the bytes, so it does not matter who changes them.
+        config.outside = ExternalChanges::Never;
+    }
+    Ok((FineGrained::over(&ssd, config)?, None))
 }
 
 fn text(o: &Outcome) -> String {
     format!(
         "{}: {:.0} reads a second for {:.1} s\n{}\n{}\n",
-        o.file, o.reads_per_second, o.seconds, o.metrics, o.explain
+        shown_path(Path::new(&o.file)),
+        o.reads_per_second,
+        o.seconds,
+        o.metrics,
+        with_names(o.explain.clone(), [Path::new(&o.file)])
     )
+}
+
+/// One of so many single reads is timed for `dpipe top`. The two looks at the clock cost about as
+/// much as half a hit.
+const TIMED_OF: u64 = 64;
+
+/// Of how many calls one is timed: all where metrics are written, or where a call makes many reads;
+/// a few otherwise; none where nobody may look.
+fn timed_of(args: &Args) -> Option<u64> {
+    match (args.metrics.is_some(), offer::is_allowed()) {
+        (true, _) => Some(1),
+        (false, true) => Some(if args.batch > 1 { 1 } else { TIMED_OF }),
+        (false, false) => None,
+    }
 }
 
 /// A load that runs.
 struct Course<'a> {
     args: &'a Args,
     fine: &'a FineGrained,
+    /// Of how many calls one is timed.
+    timed: Option<u64>,
     samples: Vec<Sample>,
     shown: Instant,
     reads: u64,
@@ -223,7 +282,7 @@ impl Course<'_> {
             }
             out.resize(ranges.iter().map(|r| r.1).sum(), 0);
             match ranges[..] {
-                [(offset, _)] => self.fine.read(offset, &mut out)?,
+                [(offset, _)] => self.read(offset, &mut out)?,
                 _ => self.fine.gather_ranges(&ranges, &mut out).and_then(datapipes_cache::Gathered::all).map(|_| ())?,
             }
             done += ranges.len() as u64;
@@ -240,6 +299,19 @@ impl Course<'_> {
         Ok(())
     }
 
+    /// One read, which is timed if its turn has come.
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        match self.timed {
+            Some(every) if every > 1 && self.reads.is_multiple_of(every) => {
+                self.fine.measure_latencies(true);
+                let read = self.fine.read(offset, out);
+                self.fine.measure_latencies(false);
+                read
+            }
+            _ => self.fine.read(offset, out),
+        }
+    }
+
     /// The line that tells how it goes.
     fn show(&mut self, phase: &Phase, done: u64, started: Instant) {
         if self.shown.elapsed() < SHOW_EVERY || !progress::wanted() {
@@ -254,12 +326,12 @@ impl Course<'_> {
             m.amplification(),
             m.items
         );
-        note(&format!("\r{}\x1b[K", progress::cut(&line, progress::width())));
+        draw(&format!("\r{}\x1b[K", columns::cut(&line, progress::width())));
     }
 
     fn clear_line(&self) {
         if progress::wanted() {
-            note("\r\x1b[K");
+            draw("\r\x1b[K");
         }
     }
 }

@@ -85,6 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 fn counted(root: &Path, mut command: Command, shown: &OsStr) -> Result<(Vec<CounterReading>, ExitStatus)> {
     let shown = shown.to_string_lossy().into_owned();
     signals::catch(WaitsFor::Places);
+    signals::is_usual_end();
     signals::keep_children();
     let (started, start) = std::sync::mpsc::channel();
     let root = root.to_owned();

@@ -15,6 +15,7 @@ use datapipes_knobs::{
 use serde::Serialize;
 
 use crate::arguments::ending::Ending;
+use crate::arguments::setting::parse_setting;
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::system::signals::{self, WaitsFor};
 use crate::system::standard_streams;
@@ -106,7 +107,7 @@ enum Action {
 #[command(after_help = SET.text())]
 struct SetArgs {
     /// The settings
-    #[arg(value_name = "KNOB=VALUE", required = true, value_parser = setting)]
+    #[arg(value_name = "KNOB=VALUE", required = true, value_parser = parse_setting)]
     settings: Vec<(String, String)>,
     /// Show what would be set, and set nothing
     #[arg(long)]
@@ -123,11 +124,6 @@ struct SetArgs {
     /// The command that runs meanwhile; shares of cache and bandwidth are for its threads
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-}
-
-fn setting(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}`: write KNOB=VALUE"))?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -233,6 +229,7 @@ fn set(args: &SetArgs) -> Result<CommandStatus> {
         return tell(args, plan.changes(), None, "would be set");
     }
     signals::catch(WaitsFor::Places);
+    signals::is_usual_end();
     let guard = guard_of(&tree)?;
     let silent: &mut dyn FnMut(TransactionStep) = &mut |_| {};
     if let Some(done) = restore_left_over(&tree, silent)? {

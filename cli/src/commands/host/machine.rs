@@ -1,5 +1,6 @@
 //! `dpipe machine`: the hardware and primitives of this machine.
 
+mod analytics;
 mod facts;
 mod offload;
 mod picture;
@@ -12,11 +13,15 @@ use datapipes::Result;
 use datapipes::backend::Backend;
 use datapipes::topology::BlockDevice;
 use datapipes_cpu::Calibration;
+use datapipes_metrics::ByteRate;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::units;
-use crate::outcome::{CommandStatus, print, print_json};
+use crate::gpu_memory::GpuFacts;
+use crate::outcome::{CommandStatus, print, print_json, with_names};
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
+use analytics::AnalyticsEngines;
 use facts::{BackendFacts, Facts};
 use offload::KernelOffload;
 use storage::StorageCost;
@@ -34,12 +39,12 @@ const ENDING: Ending = Ending {
 #[command(after_help = ENDING.text())]
 pub(crate) struct Args {
     /// Print JSON: fingerprint, topology, storage, backends (name, primitives, tried_on, knobs),
-    /// kernel_offload, io_uring, calibration, storage_cost
+    /// analytics, kernel_offload, gpus, io_uring, calibration, storage_cost
     #[arg(long)]
     json: bool,
     /// Measure, and draw the storage pyramid of this machine as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
     /// Measure the processor, memory and storage for some seconds, and keep the calibration
     #[arg(long)]
     measure: bool,
@@ -49,6 +54,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let plot = SideFiles::beside(CommandPlaces::of("machine")).take("--plot", args.plot.as_ref())?;
     let machine = datapipes::discover();
     let topology = machine.topology();
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -72,18 +78,20 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         topology,
         storage: BlockDevice::behind(&dir).ok(),
         backends: machine.backends().iter().map(|b| backend_facts(b.as_ref())).collect(),
+        analytics: AnalyticsEngines::find(),
         kernel_offload: KernelOffload::find(),
+        gpus: GpuFacts::find(),
         io_uring: datapipes_file::UringFacts::probe(),
         calibration,
         storage_cost,
     };
-    if let Some(path) = &args.plot {
-        crate::system::files::write_text(path, &picture::draw(&facts))?;
+    if let Some(file) = &plot {
+        file.write_text(&picture::draw(&facts))?;
     }
     if args.json {
         print_json(&facts)?
     } else {
-        print(&text(&facts)?)?
+        print(&with_names(text(&facts)?, [dir.as_path()]))?
     }
     Ok(CommandStatus::Good)
 }
@@ -113,7 +121,9 @@ fn text(facts: &Facts<'_>) -> Result<String> {
         }
         let _ = writeln!(out);
     }
+    out += &facts.analytics.text();
     out += &facts.kernel_offload.text();
+    out += &facts.gpus.text();
     layers(&mut out, facts);
     if let Some(cost) = &facts.storage_cost {
         storage_text(&mut out, cost);
@@ -146,17 +156,17 @@ fn layers(out: &mut String, facts: &Facts<'_>) {
 fn storage_text(out: &mut String, cost: &StorageCost) {
     let _ = writeln!(
         out,
-        "  SSD   {:>10}  {:>9}  reads {:.2} GB/s, writes {:.2} GB/s  ({}, {})",
+        "  SSD   {:>10}  {:>9}  reads {}, writes {}  ({}, {})",
         "",
         units::nanoseconds(cost.random_read_p50_ns),
-        cost.read_bytes_per_second / 1e9,
-        cost.write_bytes_per_second / 1e9,
+        ByteRate(cost.read_bytes_per_second),
+        ByteRate(cost.write_bytes_per_second),
         cost.dir,
         cost.access
     );
     for p in &cost.primitives {
         match &p.bytes_per_second {
-            Ok(rate) => _ = writeln!(out, "    {:<18} {:<14} {:.2} GB/s", p.name, p.between, rate / 1e9),
+            Ok(rate) => _ = writeln!(out, "    {:<18} {:<14} {}", p.name, p.between, ByteRate(*rate)),
             Err(why) => _ = writeln!(out, "    {:<18} {:<14} not measured: {why}", p.name, p.between),
         }
     }

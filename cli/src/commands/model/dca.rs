@@ -14,6 +14,7 @@ use super::pipette::wrapped;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::table::{Table, save};
 use datapipes_picture::chart::{Form, Panel, Series, svg};
 
@@ -81,8 +82,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the charts as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
 }
 
 #[derive(Debug, Serialize)]
@@ -92,6 +93,8 @@ struct Shown {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let places = CommandPlaces::of("model dca").files(&args.trace);
+    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
     let llc = args.cache.shape()?;
     let pmem = PmemShape {
         block_bytes: args.block_size,
@@ -121,8 +124,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     let figure = dca_figure(&setup, &rates, chunks)?;
     let shown = Shown { findings: dca_findings(&figure)?, figure };
-    if let Some(path) = &args.plot {
-        save(path, &picture(&shown))?;
+    if let Some(file) = &plot {
+        save(file, &picture(&shown))?;
     }
     if args.json {
         print_json(&shown)?;

@@ -12,6 +12,7 @@ use super::llc_options::{CacheOptions, Replay, checked_ways, show_findings, show
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::table::{Table, save};
 use datapipes_picture::chart::{Form, Panel, Series, svg};
 
@@ -68,8 +69,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the charts as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
 }
 
 /// The ways that are shown.
@@ -82,6 +83,8 @@ struct Shown {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let places = CommandPlaces::of("model ddio").files(&args.trace);
+    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
     let llc = args.cache.shape()?;
     let io_ways = match &args.io_ways[..] {
         [] => WAYS.into_iter().filter(|ways| *ways <= llc.ways).collect(),
@@ -104,8 +107,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     };
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     let shown = Shown { figure: figure(&setup, chunks, &io_ways)?, findings: ddio_findings(&setup)? };
-    if let Some(path) = &args.plot {
-        save(path, &picture(&shown))?;
+    if let Some(file) = &plot {
+        save(file, &picture(&shown))?;
     }
     if args.json {
         print_json(&shown)?;

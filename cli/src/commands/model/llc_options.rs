@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::pipette::{digits, mark, wrapped};
 use crate::arguments::units::{self, parse_size};
-use crate::outcome::{print, print_json};
+use crate::outcome::{print, print_json, shown_path};
 use crate::table::Table;
 
 /// The cache.
@@ -98,7 +98,7 @@ pub(super) fn show_trace(given: &Replay<'_>) -> Result<()> {
     print(&format!(
         "A MODEL: {accesses} accesses of {} to {} bytes, in an empty cache\n  {}\n\nMisses of accesses in lines, and \
          lines of memory, by ways of the device\n",
-        file.display(),
+        shown_path(file),
         bytes,
         told(&llc)
     ))?;

@@ -1,8 +1,6 @@
 //! `dpipe model pipette`: tables 2 to 4 and figures 6 to 9 of *Pipette: Efficient Fine-Grained
 //! Reads for SSDs*.
 
-use std::path::PathBuf;
-
 use datapipes::Result;
 use datapipes_models::pipette::CachePolicy;
 use datapipes_models::pipette::experiment::{FittedParameters, Scale};
@@ -12,6 +10,7 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::table::{Table, save};
 use datapipes_picture::chart::{Form, Panel, Series, svg};
 
@@ -50,8 +49,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the charts as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,11 +62,13 @@ struct Shown {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let places = CommandPlaces::of("model pipette");
+    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
     let scale = Scale { reads: args.reads, nodes: args.nodes, seed: args.seed };
     let fit = FittedParameters { policy: args.policy, ..FittedParameters::fitted() };
     let shown = Shown { scale, fit, report: report(&fit, &scale)? };
-    if let Some(path) = &args.plot {
-        save(path, &picture(&shown))?;
+    if let Some(file) = &plot {
+        save(file, &picture(&shown))?;
     }
     if args.json {
         print_json(&shown)?;

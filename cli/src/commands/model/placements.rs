@@ -1,8 +1,6 @@
 //! `dpipe model placements`: figure 3 of *Towards Disaggregation-Native Data Streaming between
 //! Devices*, and beyond.
 
-use std::path::PathBuf;
-
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_models::placements::{
     Figure3, ParameterSet, Parameters, PublishedRanges, Scenario, SimulatedPlacement, Steps, WhatIf, figure_3,
@@ -14,6 +12,7 @@ use serde::Serialize;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::table::{Table, save};
 use datapipes_picture::chart::{Form, Panel, Series, svg};
 
@@ -60,8 +59,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the charts as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
 }
 
 /// Everything that is shown.
@@ -77,9 +76,11 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let places = CommandPlaces::of("model placements");
+    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
     let report = report(args)?;
-    if let Some(path) = &args.plot {
-        save(path, &picture(&report))?;
+    if let Some(file) = &plot {
+        save(file, &picture(&report))?;
     }
     if args.json {
         print_json(&report)?;

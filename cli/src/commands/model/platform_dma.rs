@@ -1,8 +1,6 @@
 //! `dpipe model platform-dma`: table 1 and figures 7 to 10 of *Platform IO DMA Transaction
 //! Acceleration*, and what other links and drivers would change.
 
-use std::path::PathBuf;
-
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_models::platform_dma::{
     DataMover, DmaFigure, DmaFinding, DmaPlatform, DmaQuestion, DriverPractice, FindingStanding, LinkFraming,
@@ -15,6 +13,7 @@ use super::pipette::wrapped;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
 use crate::outcome::{CommandStatus, print, print_json};
+use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::table::{Table, save};
 use datapipes_picture::chart::{Form, Panel, Series, svg};
 
@@ -73,8 +72,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Draw the charts as SVG
-    #[arg(long, alias = "svg", value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    plot: Option<SideFileArgument>,
 }
 
 /// Everything that is shown.
@@ -91,9 +90,11 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    let places = CommandPlaces::of("model platform-dma");
+    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
     let report = report(args)?;
-    if let Some(path) = &args.plot {
-        save(path, &picture(&report))?;
+    if let Some(file) = &plot {
+        save(file, &picture(&report))?;
     }
     if args.json {
         print_json(&report)?;

@@ -4,7 +4,7 @@ use clap_complete::Shell;
 use datapipes::Result;
 
 use crate::arguments::ending::Ending;
-use crate::outcome::{CommandStatus, print};
+use crate::outcome::{CommandStatus, print_as_it_is};
 
 const ENDING: Ending = Ending {
     notes: "\
@@ -32,6 +32,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, mut definition: clap::Command) -> Result<CommandStatus> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut definition, "dpipe", &mut script);
-    print(&String::from_utf8_lossy(&script))?;
+    print_as_it_is(&String::from_utf8_lossy(&script))?;
     Ok(CommandStatus::Good)
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use datapipes::{Error, Result};
+use datapipes::{AtomicFile, Error, FileMode, Result};
 
 use crate::arguments::ending::Ending;
-use crate::outcome::{CommandStatus, print};
+use crate::outcome::{CommandStatus, print, shown_path};
 use crate::system::files;
 
 const ENDING: Ending = Ending {
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args, definition: clap::Command) -> Result<CommandStatu
     let mut definition = definition.disable_help_subcommand(true);
     definition.build();
     let count = write(&definition, &args.dir)?;
-    print(&format!("{count} pages are in {}\n", args.dir.display()))?;
+    print(&format!("{count} pages are in {}\n", shown_path(&args.dir)))?;
     Ok(CommandStatus::Good)
 }
 
@@ -41,7 +41,9 @@ fn write(command: &clap::Command, dir: &Path) -> Result<usize> {
     let path = dir.join(page.get_filename());
     let mut text = Vec::new();
     page.render(&mut text).map_err(|e| Error::io("write", e, path.display().to_string()))?;
-    files::write_text(&path, &String::from_utf8_lossy(&text))?;
+    let draft = AtomicFile::replacing(&path, FileMode::USUAL)?;
+    draft.write(&text)?;
+    files::publish(draft, text.len() as u64)?;
     let mut count = 1;
     for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set()) {
         count += write(subcommand, dir)?;

@@ -1,15 +1,16 @@
 //! `dpipe sort -c`: whether an input is in order.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use datapipes::{Error, ErrorKind, Result};
+use datapipes::{Error, ErrorKind, Locator, Result};
 use datapipes_sort::Input;
 
 use super::disorder::{Disorder, Rule, Search, float, signed, unsigned};
 use crate::arguments::sort_args::{Format, Parsed};
 use crate::commands::data::check::each_piece;
+use crate::objects::{ObjectAccess, is_object, shown};
 use crate::outcome::CommandStatus;
 use crate::system::signals::{self, WaitsFor};
 use crate::system::standard_streams;
@@ -22,29 +23,38 @@ const LONG: u64 = 128 << 10;
 pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<CommandStatus> {
     let rule = rule(parsed);
     let name = parsed.inputs.first().cloned().unwrap_or_else(|| "-".into());
-    let input = Input::open(Path::new(&name))?;
     let mut search = Search::new(&rule, parsed.options.unique);
     let mut look = |bytes: &[u8]| if search.push(bytes) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    match input {
-        // A short file is read before the machine is known.
-        Input::File { ssd, from } if ssd.len()?.saturating_sub(from) >= LONG || ssd.file().is_block_device() => {
-            signals::catch(WaitsFor::Places);
-            let machine = datapipes::discover();
-            Window::over(&machine, &ssd)?.read(from..ssd.len()?, |bytes| {
-                signals::check("check")?;
-                Ok(look(bytes))
-            })?;
+    let whole = |place: &dyn Locator, range: Range<u64>, look: &mut dyn FnMut(&[u8]) -> ControlFlow<()>| {
+        signals::catch(WaitsFor::Places);
+        let machine = datapipes::discover();
+        Window::over(&machine, place, range.end)?.read(range, |bytes| {
+            signals::check("check")?;
+            Ok(look(bytes))
+        })
+    };
+    match name.to_str().filter(|name| is_object(name)) {
+        Some(address) => {
+            let object = ObjectAccess::new()?.open(address)?;
+            whole(&object, 0..object.len(), &mut look)?;
         }
-        other => each_piece(other, look)?,
+        None => match Input::open(Path::new(&name))? {
+            // A short file is read before the machine is known.
+            Input::File { ssd, from } if ssd.len()?.saturating_sub(from) >= LONG || ssd.file().is_block_device() => {
+                whole(&ssd, from..ssd.len()?, &mut look)?;
+            }
+            other => each_piece(other, look)?,
+        },
     }
     let found = search.finish().map_err(|left| {
         let len = parsed.record_len().unwrap_or(1);
         let why = format!("its length is not a multiple of the record length {len}: {left} bytes are left over");
-        Error::new(ErrorKind::InvalidInput, "check", format!("{}: {why}", Path::new(&name).display()))
+        Error::new(ErrorKind::InvalidInput, "check", format!("{}: {why}", shown(&name.to_string_lossy())))
     })?;
     let Some(disorder) = found else { return Ok(CommandStatus::Good) };
     if !quiet {
-        tell(name.as_bytes(), &rule, &disorder);
+        let shown = name.to_str().map_or_else(|| name.as_bytes().to_vec(), |name| shown(name).into_bytes());
+        tell(&shown, &rule, &disorder);
     }
     Ok(CommandStatus::Bad)
 }

@@ -59,7 +59,7 @@ Options that GNU sort does not have:
       --json                   what --report shows as JSON, on standard output with -o, else on standard error: records,
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
                                movements (role, between, primitive, pipes, counters), method, spill, compression,
-                               waits (what, seconds), record_sum, seconds
+                               waits (what, seconds), record_sum, written, dropped (records, bytes, sum), seconds
       --metrics=FILE           write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
                                seconds and at the end
       --method=WORD            sort what does not fit memory by runs and merge (merge), by buckets where that is

@@ -10,7 +10,8 @@ use datapipes::{Error, Result};
 use rustix::fs::{Access, AtFlags, CWD};
 
 use crate::arguments::sort_args::{Action, Parsed, UsageError, trouble};
-use crate::{arguments::quoting, outcome, system::standard_streams};
+use crate::objects::{is_object, is_object_path, shown};
+use crate::{arguments::quoting, outcome, remote_memory, system::standard_streams};
 
 /// The names to sort. The standard input is read to its end by the first `-`: a second one adds
 /// nothing, unless it is a terminal, which goes on behind an end of file.
@@ -30,7 +31,9 @@ pub(super) fn to_sort(parsed: &Parsed) -> Result<Vec<OsString>> {
 
 /// Refuses what cannot be read before anything is read or written.
 fn check(names: &[OsString]) -> Result<()> {
-    for name in names.iter().filter(|name| *name != "-") {
+    let texts: Vec<&str> = names.iter().filter_map(|name| name.to_str()).collect();
+    remote_memory::refuse("sort", &texts)?;
+    for name in names.iter().filter(|name| *name != "-" && !is_object_path(Path::new(name))) {
         rustix::fs::accessat(CWD, Path::new(name), Access::READ_OK, AtFlags::EACCESS)
             .map_err(|e| Error::os("cannot read", e.raw_os_error(), quoting::where_needed(name)))?;
     }
@@ -39,6 +42,10 @@ fn check(names: &[OsString]) -> Result<()> {
 
 /// The names in a file, each ended by a NUL; the last one may lack it.
 pub(super) fn listed(list: &OsStr) -> Result<Vec<OsString>, UsageError> {
+    if let Some(object) = list.to_str().filter(|list| is_object(list)) {
+        return Err(trouble(format!("--files0-from: {}: the list is no object; give a file", shown(object))));
+    }
+    list.to_str().map_or(Ok(()), |list| remote_memory::refuse("sort", &[list])).map_err(|e| trouble(e.to_string()))?;
     let mut bytes = Vec::new();
     let read = if list == "-" {
         standard_streams::input()

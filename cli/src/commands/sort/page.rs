@@ -1,59 +1,19 @@
 //! The page about a sort: `--report-html`.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+mod course;
+mod shares;
 
-use datapipes::metrics::{CourseColumn, Label, Sample, vocabulary};
 use datapipes_picture::page::{HtmlPage, PageBlock, PageCheck, PageSection, PageTable};
-use datapipes_sort::{MovementRole, SortProgress, SortReport, SortWait};
+use datapipes_sort::{MovementRole, SortReport, SortWait};
 
+use self::course::{MERGED, PhaseSpan, READ, SPILLED, WRITTEN, column, of_workers, phases};
+pub(super) use self::course::{columns, samples, values};
+use self::shares::{grouped, shares};
 use super::routes::Way;
 use crate::arguments::units;
 use crate::report::bottleneck::{Share, headline, percent};
 use crate::report::parts;
 use crate::report::recorder::Recording;
-
-const READ: usize = 0;
-const SPILLED: usize = 1;
-const MERGED: usize = 2;
-const WRITTEN: usize = 3;
-/// The first of the columns with waits, in the order of `SortWait::ALL`.
-const WAITS: usize = 4;
-
-/// The columns that are recorded.
-pub(super) fn columns() -> Vec<CourseColumn> {
-    vec![CourseColumn::Sum; WAITS + SortWait::ALL.len()]
-}
-
-/// The present values of the columns.
-pub(super) fn values(progress: &SortProgress) -> Vec<f64> {
-    let counters = [&progress.read, &progress.spilled, &progress.merged, &progress.written];
-    let bytes = counters.map(|counter| counter.load(Relaxed) as f64);
-    bytes.into_iter().chain(SortWait::ALL.map(|what| progress.waits.seconds(what))).collect()
-}
-
-/// The progress as samples, for `dpipe top`: the primitives are known only at the end.
-pub(super) fn samples(progress: &SortProgress) -> Vec<Sample> {
-    let roles = [
-        ("input", &progress.read),
-        ("runs written", &progress.spilled),
-        ("runs read", &progress.merged),
-        ("output", &progress.written),
-    ];
-    let sample = |(role, counter): (&str, &AtomicU64)| {
-        let sample = Sample::new(&vocabulary::PIPE_BYTES, counter.load(Relaxed)).label(Label::Product, "sort");
-        sample.label(Label::Pipe, role)
-    };
-    roles.map(sample).into()
-}
-
-/// The waits of threads that sort and merge.
-fn of_workers() -> impl Iterator<Item = SortWait> {
-    SortWait::ALL.into_iter().filter(|what| !what.is_of_reader())
-}
-
-fn column(what: SortWait) -> usize {
-    WAITS + what as usize
-}
 
 pub(super) fn page(report: &SortReport, ways: Vec<Way>, recording: &Recording) -> HtmlPage {
     let mut page = parts::page("A sort");
@@ -68,6 +28,7 @@ pub(super) fn page(report: &SortReport, ways: Vec<Way>, recording: &Recording) -
         units::rate(report.bytes, report.seconds)
     );
     page.headline = headline(&done, &grouped(&shares));
+    parts::say_fallback(&mut page, ways.iter().filter_map(|way| way.route.as_ref().ok()));
     let cpu = recording.grew(recording.cpu(), 0.0, recording.seconds());
     page.facts = [
         ("records", report.records.to_string()),
@@ -84,13 +45,18 @@ pub(super) fn page(report: &SortReport, ways: Vec<Way>, recording: &Recording) -
     let marks: Vec<(f64, String)> = phases.iter().skip(1).map(|phase| (phase.from, phase.name.to_owned())).collect();
     page.sections.push(time(report, recording, &phases, &marks, threads, &shares));
     let rates = [
-        (READ, "read from the input"),
-        (SPILLED, "written as runs"),
-        (MERGED, "merged from runs"),
-        (WRITTEN, "written to the output"),
-    ];
+        (READ, MovementRole::Input),
+        (SPILLED, MovementRole::Spill),
+        (MERGED, MovementRole::Merge),
+        (WRITTEN, MovementRole::Output),
+    ]
+    .map(|(column, role)| (column, role.as_str()));
     page.sections.push(PageSection {
         title: "Rates".into(),
+        note:
+            "Runs that are compressed count here with the bytes that they had before. Reads that find where runs are \
+               cut are in the table of primitives, and not here."
+                .into(),
         blocks: vec![parts::rates(recording, "Bytes a second by movement", &rates, &marks)],
         ..PageSection::default()
     });
@@ -99,109 +65,15 @@ pub(super) fn page(report: &SortReport, ways: Vec<Way>, recording: &Recording) -
     let movements = report
         .movements
         .iter()
-        .map(|m| (format!("{}, {}", role(m.role), m.between), m.primitive.clone(), m.counters.clone()));
+        .map(|m| (format!("{}, {}", m.role.as_str(), m.between), m.primitive.clone(), m.counters.clone()));
     page.sections.push(parts::primitives(&movements.collect::<Vec<_>>()));
-    let routes: Vec<_> = ways.into_iter().map(|way| (way.title, way.route)).collect();
+    // Without runs nothing went to the spill places, or came back.
+    let is_used = |way: &Way| report.runs > 0 || !(way.title.starts_with("spill in ") || way.title == "merge");
+    let routes: Vec<_> = ways.into_iter().filter(is_used).map(|way| (way.title, way.route)).collect();
     page.sections.push(parts::routes(&routes));
     page.sections.push(decisions(report));
     page.sections.push(parts::printed(&report.to_string()));
     page
-}
-
-fn role(role: MovementRole) -> &'static str {
-    match role {
-        MovementRole::Input => "input",
-        MovementRole::Spill => "runs written",
-        MovementRole::Merge => "runs read",
-        MovementRole::Output => "output",
-    }
-}
-
-/// A phase with the times between which it ran.
-struct PhaseSpan {
-    name: &'static str,
-    from: f64,
-    to: f64,
-}
-
-/// The phases follow each other; the first begins when the sort does.
-fn phases(report: &SortReport) -> Vec<PhaseSpan> {
-    let known: f64 = report.phases.iter().map(|phase| phase.seconds).sum();
-    // What precedes the first phase is opening files and taking memory.
-    let mut at = (report.seconds - known).max(0.0);
-    let span = |phase: &datapipes_sort::Phase| {
-        let from = at;
-        at += phase.seconds;
-        PhaseSpan { name: phase.name, from, to: at }
-    };
-    report.phases.iter().map(span).collect()
-}
-
-/// What the threads' time went into between two times, as shares of it.
-fn shares(report: &SortReport, recording: &Recording, from: f64, to: f64) -> Vec<Share> {
-    let whole = (to - from).max(1e-9) * report.threads.max(1) as f64;
-    let waited = |what: SortWait| recording.grew(column(what), from, to);
-    let mut left = 1.0;
-    let mut shares: Vec<Share> = of_workers()
-        .map(|what| {
-            let part = (waited(what) / whole).clamp(0.0, left);
-            left -= part;
-            Share::new(bottleneck(report, what, waited(SortWait::Input), to - from), part)
-        })
-        .collect();
-    // What is left was work, as far as the process had processor time.
-    let cpu = (recording.grew(recording.cpu(), from, to) / whole).clamp(0.0, left);
-    shares.push(Share::new("the processor: threads sorted, merged and copied", cpu));
-    shares.push(Share::new("threads that wanted to work and had no core: other programs had it", left - cpu));
-    shares.retain(|share| share.part > 0.0005);
-    shares
-}
-
-/// The same with all writes of the disk as one share, and all its reads: they are one disk, as far
-/// as is known.
-fn grouped(shares: &[Share]) -> Vec<Share> {
-    let mut grouped = Vec::new();
-    let mut rest = shares.to_vec();
-    for of_disk in ["the disk's writes of ", "the disk's reads of "] {
-        let (same, others): (Vec<Share>, Vec<Share>) = rest.into_iter().partition(|s| s.what.starts_with(of_disk));
-        rest = others;
-        if same.len() < 2 {
-            rest.extend(same);
-            continue;
-        }
-        let whole: f64 = same.iter().map(|share| share.part).sum();
-        let parts: Vec<String> = same
-            .iter()
-            .map(|share| format!("of {} {}", share.what.trim_start_matches(of_disk), percent(share.part)))
-            .collect();
-        grouped.push(Share::new(format!("{} ({})", of_disk.trim_end_matches(" of "), parts.join(", ")), whole));
-    }
-    grouped.extend(rest);
-    grouped
-}
-
-/// What stands in the way while threads wait for something.
-fn bottleneck(report: &SortReport, what: SortWait, reader_waited: f64, seconds: f64) -> String {
-    let by = |wanted: MovementRole| {
-        let streams = report.movements.iter().filter(|m| m.role == wanted);
-        let mut primitives = streams.map(|m| m.primitive.as_str());
-        match primitives.next() {
-            Some("read" | "write") => "the other program's",
-            Some(_) => "the disk's",
-            None => "the",
-        }
-    };
-    match what {
-        // The threads wait for the reading thread, and that one mostly waits for the input.
-        SortWait::Records if reader_waited > 0.5 * seconds || report.method.name == "distribution" => {
-            format!("{} reads of the input", by(MovementRole::Input))
-        }
-        SortWait::Records => "the thread that reads and cuts the input into records".to_owned(),
-        SortWait::Spill => format!("{} writes of runs", by(MovementRole::Spill)),
-        SortWait::Runs => format!("{} reads of runs: the merge was starved", by(MovementRole::Merge)),
-        SortWait::Output => format!("{} writes of the output", by(MovementRole::Output)),
-        other => format!("waiting for {}", other.as_str()),
-    }
 }
 
 fn time(
@@ -214,7 +86,7 @@ fn time(
 ) -> PageSection {
     let waits: Vec<(usize, &str)> = of_workers().map(|what| (column(what), waits_for(what))).collect();
     let mut blocks = vec![
-        parts::shares("Shares of the time of all sorting threads", whole),
+        parts::shares("Shares of the time", whole),
         parts::threads(recording, "Threads that sort and merge", threads, "work", &waits, marks, f64::INFINITY),
     ];
     let of_reader = [SortWait::Input, SortWait::Memory].map(|what| (column(what), waits_for(what)));
@@ -236,7 +108,10 @@ fn time(
         let parts: Vec<f64> =
             used.iter().map(|what| (recording.grew(column(*what), phase.from, phase.to) / time).min(1.0)).collect();
         let work = (1.0 - parts.iter().sum::<f64>()).max(0.0);
-        let cells = std::iter::once(work).chain(parts).map(percent);
+        // Within one interval of the looks nothing is known of a phase.
+        let is_seen = phase.to - phase.from >= recording.course.every().as_secs_f64();
+        let cells = std::iter::once(work).chain(parts);
+        let cells = cells.map(|part| if is_seen { percent(part) } else { "too short".to_owned() });
         [phase.name.to_owned(), format!("{:.2}", phase.to - phase.from)].into_iter().chain(cells).collect()
     });
     blocks.push(PageBlock::Table(PageTable {
@@ -247,9 +122,10 @@ fn time(
     }));
     PageSection {
         title: "Where the time went".into(),
-        note: "In the pictures, work is what is left when measured waits are taken off: it includes time in which \
-               another program had the core."
-            .into(),
+        note:
+            "At each look, shares are of the threads that had a part in the work then. In the pictures, work is what \
+               is left when measured waits are taken off: it includes time in which another program had the core."
+                .into(),
         blocks,
         ..PageSection::default()
     }
@@ -264,6 +140,7 @@ fn waits_for(what: SortWait) -> &'static str {
         SortWait::Runs => "waits for reads of runs",
         SortWait::Output => "waits for writes of the output",
         SortWait::Turn => "waits for other threads",
+        SortWait::Idle => "has no part in the work",
         _ => "waits",
     }
 }

@@ -9,6 +9,8 @@ use datapipes_sort::{Output, default_memory};
 
 use super::words::trouble;
 use crate::arguments::sort_args::Parsed;
+use crate::objects::{is_object, shown};
+use crate::system::side_files::CommandPlaces;
 use crate::system::standard_streams;
 
 /// The file of -o, or the standard output.
@@ -22,6 +24,14 @@ pub(super) fn output(parsed: &Parsed) -> Result<Output> {
             file: File::from(standard_streams::output_fd()?),
         }),
     }
+}
+
+/// All files that the sort reads and writes, but its runs, whose names nobody knows before.
+pub(super) fn all(parsed: &Parsed) -> CommandPlaces {
+    let lists = [&parsed.output, &parsed.files0_from, &parsed.random_source, &parsed.compress_program];
+    let names = parsed.inputs.iter().chain(lists.into_iter().flatten());
+    // The standard streams are places of all commands.
+    CommandPlaces::of("sort").files(names.filter(|name| *name != "-"))
 }
 
 /// -T, else $TMPDIR, else /tmp, as GNU has it. The places of one list come one after the other,
@@ -38,6 +48,10 @@ pub(super) fn spill(parsed: &Parsed) -> Result<Vec<StagePlace>> {
             return Err(trouble(ErrorKind::InvalidInput, why));
         }
         match list.to_str() {
+            Some(list) if is_object(list) => {
+                let why = format!("-T {}: runs are not kept in objects; give a folder", shown(list));
+                return Err(trouble(ErrorKind::Unsupported, why));
+            }
             Some(list) => places.append(&mut StagePlace::parse_list(list)?),
             None => places.push(StagePlace::folder(list)),
         }
@@ -67,7 +81,8 @@ pub(super) fn memory_bytes(machine: &Machine, parsed: &Parsed) -> Result<u64> {
     Ok(bytes.max(datapipes_sort::MIN_MEMORY))
 }
 
-/// All cores, or as told; fewer where the memory has no room for so many threads' buffers.
+/// The most threads: all cores, or as told; fewer where the memory has no room for so many
+/// threads' buffers.
 pub(super) fn threads(machine: &Machine, parsed: &Parsed, memory_bytes: u64) -> usize {
     const EACH: u64 = 640 << 10;
     const PROGRAM: u64 = 10 << 20;

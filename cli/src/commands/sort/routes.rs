@@ -8,6 +8,8 @@ use datapipes::{
 };
 use datapipes_sort::{Input, Output, SpillCompression};
 
+use crate::outcome::shown_path;
+
 /// Bytes that a sort moves at a time, about.
 const PIECE: usize = 4 << 20;
 
@@ -45,8 +47,16 @@ pub(crate) fn ways(
     let mut ways = Vec::new();
     for input in inputs {
         ways.push(match input {
-            Input::File { ssd, .. } => explain("input".into(), ssd, &memory),
-            Input::Stream { name, .. } | Input::Begun { name, .. } => stream("input", name, "read"),
+            short if short.is_short_file() => Way {
+                title: "input".into(),
+                route: Err("by read: for so short a file a pipe costs more than it saves".to_owned()),
+            },
+            Input::File { ssd, .. } | Input::Range { ssd, .. } => explain("input".into(), ssd, &memory),
+            Input::Memory { memory: bytes, .. } => explain("input".into(), bytes, &memory),
+            Input::Place(place) => explain("input".into(), place.locator(), &memory),
+            Input::Stream { name, .. } | Input::Begun { name, .. } | Input::Counted { name, .. } => {
+                stream("input", name, "read")
+            }
             // A named pipe is not opened twice.
             Input::Deferred { path } if input.may_block() || path == Path::new("-") => stream("input", path, "read"),
             Input::Deferred { path } => match Input::open(path)? {
@@ -69,6 +79,8 @@ pub(crate) fn ways(
             Ok((title, file)) => explain(title, &memory, file.ssd()),
             Err(error) => Way { title: "output".into(), route: Err(error.to_string()) },
         },
+        Output::Memory { memory: bytes, .. } => explain("output".into(), &memory, bytes),
+        Output::Place(place) => explain("output".into(), &memory, &**place),
         Output::Stream { name, .. } => stream("output", name, "write"),
     });
     Ok(ways)
@@ -95,12 +107,12 @@ fn opened(path: &Path) -> Result<(String, OutputFile)> {
         Some(reason) => format!("output, in place, because {reason}"),
         None => {
             file.ssd().preallocate(PIECE as u64)?;
-            format!("output, beside {}", path.display())
+            format!("output, beside {}", shown_path(path))
         }
     };
     Ok((title, file))
 }
 
 fn stream(title: &str, name: &Path, call: &str) -> Way {
-    Way { title: title.into(), route: Err(format!("{}, a stream, by {call}", name.display())) }
+    Way { title: title.into(), route: Err(format!("{}, a stream, by {call}", shown_path(name))) }
 }

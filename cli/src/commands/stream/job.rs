@@ -51,6 +51,8 @@ pub(in crate::commands::stream) struct Job {
     pub(in crate::commands::stream) verifies: bool,
     /// Whether a page is to be made, for which the channels are watched.
     pub(in crate::commands::stream) records: bool,
+    /// Whether somebody may look at the times of blocks, so that the devices measure them.
+    pub(in crate::commands::stream) measures: bool,
     /// The sums of the origin and of the expected file, if they can be computed again.
     pub(in crate::commands::stream) due: Option<(Sum, Sum)>,
 }
@@ -58,6 +60,6 @@ pub(in crate::commands::stream) struct Job {
 impl Job {
     /// The steps and the channels between them.
     pub(in crate::commands::stream) fn plan(&self) -> ChannelPlan<'_> {
-        ChannelPlan { steps: &self.steps, shapes: &self.shapes, trust: self.trust }
+        ChannelPlan { steps: &self.steps, shapes: &self.shapes, trust: self.trust, measures: self.measures }
     }
 }

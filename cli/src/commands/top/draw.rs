@@ -2,7 +2,9 @@
 
 use super::rows::ActivityRow;
 use super::view_state::ViewState;
+use super::words::printable;
 use crate::arguments::units;
+use crate::columns;
 use crate::report::bottleneck::percent;
 
 /// The columns with their widths, and how soon they are left out of a narrow terminal: larger
@@ -15,7 +17,7 @@ pub(super) const COLUMNS: [(&str, usize, u8); 12] = [
     ("CLASS", 8, 6),
     ("RATE", 12, 0),
     ("PER S", 9, 2),
-    ("QUEUE", 9, 4),
+    ("QUEUE", 12, 4),
     ("SHARE", 6, 7),
     ("50%", 9, 8),
     ("99%", 9, 5),
@@ -27,11 +29,14 @@ const MIN_NAME: usize = 8;
 
 /// The cells of a row, as words.
 pub(super) fn cells(row: &ActivityRow) -> [String; COLUMNS.len()] {
-    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.0}"));
+    let number = |value: Option<f64>| value.map_or_else(String::new, count);
     let time = |ns: Option<u64>| ns.map_or_else(String::new, |ns| units::nanoseconds(ns as f64));
     let queue = match (row.credits_used, row.credits) {
         (used, Some(credits)) => format!("{}/{credits} cr", used.unwrap_or(0)),
-        _ => row.queue.map_or_else(String::new, |queue| queue.to_string()),
+        _ => match (row.queue, row.queue_bytes) {
+            (Some(queue), _) => count(queue as f64),
+            (None, bytes) => bytes.map_or_else(String::new, units::bytes),
+        },
     };
     let name = match row.age_seconds {
         Some(age) => format!("({age:.0} s old) {}", row.name),
@@ -51,6 +56,34 @@ pub(super) fn cells(row: &ActivityRow) -> [String; COLUMNS.len()] {
         time(row.p99_ns),
         row.hit_ratio.map_or_else(String::new, percent),
     ]
+}
+
+/// A count in at most seven columns.
+fn count(value: f64) -> String {
+    match value {
+        ..1e6 => format!("{value:.0}"),
+        ..1e9 => format!("{:.2}M", value / 1e6),
+        ..1e12 => format!("{:.2}G", value / 1e9),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// The widest name of one look.
+const MAX_NAME: usize = 60;
+
+/// The cells of a row for one look: each as wide as its column has room for, so that a process with
+/// long words does not push the figures of the others out of sight.
+pub(super) fn cells_of_one_look(row: &ActivityRow) -> Vec<String> {
+    let wide = |column: (&str, usize, u8)| if column.0 == "NAME" { MAX_NAME } else { column.1 };
+    cells(row).iter().zip(COLUMNS).map(|(cell, column)| columns::shortened(cell, wide(column))).collect()
+}
+
+/// What there is to say where there are no rows: of all, or of those with the words of the filter.
+pub(super) fn words_of_none(all: usize) -> &'static str {
+    match all {
+        0 => "No process of this user offers statistics, and no service answers.",
+        _ => "No row has the words of the filter.",
+    }
 }
 
 /// The columns that fit a width, and which of them takes what is left over: the name.
@@ -88,7 +121,9 @@ pub(super) fn draw(state: &ViewState, width: usize, height: usize) -> Vec<Screen
     let rows = state.shown();
     let paused = if state.is_paused() { "  PAUSED" } else { "" };
     let turned = if state.is_turned { ", turned" } else { "" };
-    let filter = match (state.is_typing, state.filter.as_str()) {
+    // It may come from the command line, where nothing was typed.
+    let words = printable(&state.filter);
+    let filter = match (state.is_typing, words.as_str()) {
         (true, words) => format!("  filter: {words}_"),
         (false, "") => String::new(),
         (false, words) => format!("  filter: {words}"),
@@ -108,10 +143,9 @@ pub(super) fn draw(state: &ViewState, width: usize, height: usize) -> Vec<Screen
         .collect();
     // The title above, troubles and keys below.
     let room = height.saturating_sub(2 + troubles.len());
-    let mut body = match (rows.is_empty(), state.all()) {
-        (true, 0) => vec![ScreenLine::new("No process of this user offers statistics, and no service answers.", false)],
-        (true, _) => vec![ScreenLine::new("No row has the words of the filter.", false)],
-        (false, _) => table(&rows, state.top, width, room),
+    let mut body = match rows.is_empty() {
+        true => vec![ScreenLine::new(words_of_none(state.all()), false)],
+        false => table(&rows, state.top, width, room),
     };
     body.resize(room, ScreenLine::new("", false));
     lines.append(&mut body);
@@ -125,7 +159,7 @@ pub(super) fn draw(state: &ViewState, width: usize, height: usize) -> Vec<Screen
         false,
     ));
     lines.truncate(height);
-    lines.iter_mut().for_each(|line| line.text = line.text.chars().take(width).collect());
+    lines.iter_mut().for_each(|line| line.text = columns::cut(&line.text, width));
     lines
 }
 
@@ -139,9 +173,8 @@ fn table(rows: &[&ActivityRow], top: usize, width: usize, room: usize) -> Vec<Sc
     };
     let line = |cells: &dyn Fn(usize) -> String| {
         let cells = kept.iter().map(|at| {
-            let (cell, wide) = (cells(*at), wide(*at));
-            let cell: String = cell.chars().take(wide).collect();
-            format!("{cell:<wide$}")
+            let wide = wide(*at);
+            columns::left(&columns::shortened(&cells(*at), wide), wide)
         });
         cells.collect::<Vec<_>>().join(" ")
     };
@@ -177,7 +210,7 @@ mod tests {
 
     fn lines(width: usize, height: usize, state: &ViewState) -> Vec<String> {
         let lines = draw(state, width, height);
-        assert!(lines.len() <= height && lines.iter().all(|line| line.text.chars().count() <= width));
+        assert!(lines.len() <= height && lines.iter().all(|line| columns::count(&line.text) <= width));
         lines.into_iter().map(|line| line.text).collect()
     }
 
@@ -197,5 +230,27 @@ mod tests {
             "{narrow:#?}"
         );
         assert!(narrow[9].contains("q quit"), "{narrow:#?}");
+    }
+
+    #[test]
+    fn wide_characters_never_make_a_line_too_long() {
+        let row = ActivityRow {
+            program: "\u{5b57}".repeat(80),
+            kind: "pipe",
+            name: "\u{6f22}".repeat(80),
+            class: "\u{ff21}".repeat(80),
+            ..ActivityRow::default()
+        };
+        let mut state = ViewState::new(&"\u{5b57}".repeat(60));
+        for filter in ["", "\u{5b57}"] {
+            state.filter = filter.into();
+            state.set(vec![row.clone()], Vec::new());
+            (0..200).for_each(|width| _ = lines(width, 10, &state));
+        }
+        assert!(lines(80, 10, &state)[2].contains('\u{6f22}'));
+        let cells = cells_of_one_look(&row);
+        let widths: Vec<usize> = cells.iter().map(|cell| columns::count(cell)).collect();
+        // A wide character that has no room leaves a column.
+        assert!(widths.iter().sum::<usize>() < 123 && (MAX_NAME - 1..=MAX_NAME).contains(&widths[3]), "{widths:?}");
     }
 }

@@ -14,7 +14,8 @@ use rustix::time::Timespec;
 
 use super::draw::ScreenLine;
 use super::keys::{Key, keys};
-use crate::outcome::print;
+use crate::columns;
+use crate::outcome::print_as_it_is;
 
 /// The settings of the terminal before the view had it; `None` while it has not.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
@@ -83,7 +84,7 @@ impl Screen {
                 text.push_str("\r\n");
             }
             // A full line leaves the cursor where to erase would take its last character.
-            let is_full = line.text.chars().count() >= width;
+            let is_full = columns::count(&line.text) >= width;
             match line.is_bright {
                 true => text.push_str(&format!("\x1b[1m{}\x1b[0m", line.text)),
                 false => text.push_str(&line.text),
@@ -136,7 +137,7 @@ fn size() -> (usize, usize) {
 }
 
 fn write(text: &str) -> Result<()> {
-    print(text)
+    print_as_it_is(text)
 }
 
 /// Gives the terminal back, once. A terminal that is gone cannot be told.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use datapipes::metrics::{Document, Sample};
 use datapipes::offer;
-use datapipes::service::Client;
+use datapipes::service::{Client, ClientStatus};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ pub(super) struct Sources {
 impl Sources {
     /// Looks at everything.
     pub(super) fn look(&mut self) -> Look {
-        let mut look = Look { at: Instant::now(), processes: Vec::new(), clients: Vec::new(), troubles: Vec::new() };
+        let mut look = Look { processes: Vec::new(), clients: Vec::new(), troubles: Vec::new() };
         match offer::pages() {
             Ok(found) => {
                 found.pages.into_iter().for_each(|page| add_page(page, &mut look));
@@ -60,8 +60,10 @@ impl Sources {
         match client.status() {
             Ok(status) => {
                 let pid = status.pid;
-                look.processes.push(process(pid, "dpiped", Duration::ZERO, &status.samples()));
-                look.clients.extend(status.clients.into_iter().map(|client| (pid, client)));
+                add_process(look, pid, "dpiped", &status.samples());
+                // Whoever looks is a client too; it moves nothing.
+                let is_other = |client: &ClientStatus| u32::try_from(client.pid) != Ok(std::process::id());
+                look.clients.extend(status.clients.into_iter().filter(is_other).map(|client| (pid, client)));
             }
             Err(error) => {
                 look.troubles.push(Trouble { place: "dpiped".into(), why: harmless(&error.to_string(), MAX_REASON) });
@@ -79,18 +81,26 @@ fn add_page(page: offer::OfferedPage, look: &mut Look) {
         Err(why) => return look.troubles.push(trouble(why.clone())),
     };
     match serde_json::from_str::<PageText>(text) {
-        Ok(PageText { program, measurements }) => look.processes.push(ProcessLook {
-            pid,
-            program: printable(&program),
-            age: page.age,
-            is_late: !page.every.is_zero() && page.age > page.every.saturating_mul(10).max(Duration::from_secs(2)),
-            figures: figures(&measurements),
-        }),
+        Ok(PageText { program, measurements }) => {
+            let is_late = !page.every.is_zero() && page.age > page.every.saturating_mul(10).max(Duration::from_secs(2));
+            let offerer = (pid, page.owner.started, page.number);
+            let (age, every) = (page.age, page.every);
+            let process =
+                ProcessLook { is_late, age, every, ..ProcessLook::new(offerer, printable(&program), page.written) };
+            look.add(process, figures(&measurements));
+        }
         Err(e) => look.troubles.push(trouble(format!("it is not what a page has: {e}"))),
     }
 }
 
-fn process(pid: u32, program: &str, age: Duration, samples: &[Sample]) -> ProcessLook {
+/// By the clock of the pages.
+fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// Adds a process that told its samples just now.
+fn add_process(look: &mut Look, pid: u32, program: &str, samples: &[Sample]) {
     let measurements = serde_json::to_value(Document(samples)).unwrap_or(Value::Null);
-    ProcessLook { pid, program: program.to_owned(), age, is_late: false, figures: figures(&measurements) }
+    look.add(ProcessLook::new((pid, 0, 0), program.to_owned(), since_boot()), figures(&measurements));
 }

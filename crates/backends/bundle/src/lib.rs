@@ -8,6 +8,15 @@
 mod tried_on;
 
 pub use datapipes_file::{cached_share, is_cached};
+/// Memory of GPUs as a place.
+#[cfg(feature = "gpu")]
+pub use datapipes_gpu as gpu;
+/// Memory of other processes as a place.
+#[cfg(feature = "net")]
+pub use datapipes_net as net;
+/// Objects in buckets as places.
+#[cfg(feature = "object")]
+pub use datapipes_object as object;
 pub use tried_on::{TRIED, TriedOn, tried_on};
 
 use std::path::PathBuf;
@@ -32,7 +41,10 @@ use datapipes_file::FileBackend;
 /// use datapipes_core::topology::Topology;
 /// let topology = Topology::discover();
 /// let names: Vec<_> = datapipes_bundle::all(&topology).iter().map(|b| b.name()).collect();
-/// assert_eq!(names, ["cpu", "dax", "dsa", "dmadev", "file"]);
+/// assert_eq!(names[..5], ["cpu", "dax", "dsa", "dmadev", "file"]);
+/// // With the features `gpu`, `net` and `object` there is one more each.
+/// let more = [cfg!(feature = "gpu"), cfg!(feature = "net"), cfg!(feature = "object")];
+/// assert_eq!(names.len(), 5 + more.into_iter().filter(|is_built| *is_built).count());
 /// ```
 pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
     let this_machine = topology.clone();
@@ -43,6 +55,12 @@ pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
         Arc::new(DsaBackend::new(topology).calibrated_by(|| MoveCost::load_from(&engine_cost_path(topology)?).ok())),
         Arc::new(dmadev(topology)),
         Arc::new(FileBackend::probe()),
+        #[cfg(feature = "gpu")]
+        Arc::new(datapipes_gpu::GpuBackend::new()),
+        #[cfg(feature = "net")]
+        Arc::new(datapipes_net::UcxBackend::new()),
+        #[cfg(feature = "object")]
+        Arc::new(datapipes_object::ObjectBackend::new()),
     ]
 }
 

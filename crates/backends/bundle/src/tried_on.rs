@@ -11,6 +11,8 @@ pub enum TriedOn {
     Guest,
     /// A program in the tests that behaves as the device does.
     DeviceModel,
+    /// A server in the tests, on this machine: never the service of a cloud.
+    TestServer,
     /// Nothing: it was never run.
     Nothing,
 }
@@ -21,6 +23,7 @@ impl TriedOn {
         match self {
             TriedOn::Hardware => "hardware",
             TriedOn::Guest => "emulated hardware in a guest, never hardware",
+            TriedOn::TestServer => "a server on the same machine, never a cloud's",
             TriedOn::DeviceModel => "a model of the device, never hardware",
             TriedOn::Nothing => "nothing: never run",
         }
@@ -28,7 +31,7 @@ impl TriedOn {
 }
 
 /// Every primitive of every backend, and what it was tried on.
-pub const TRIED: [(&str, TriedOn); 30] = [
+pub const TRIED: [(&str, TriedOn); 40] = [
     ("copy-by-size", TriedOn::Hardware),
     ("memcpy", TriedOn::Hardware),
     ("rep-movsb", TriedOn::Hardware),
@@ -61,6 +64,20 @@ pub const TRIED: [(&str, TriedOn); 30] = [
     ("pwrite-cached", TriedOn::Hardware),
     ("uring-nvme", TriedOn::Guest),
     ("kernel-copy", TriedOn::Hardware),
+    ("vm-put", TriedOn::Hardware),
+    ("vm-get", TriedOn::Hardware),
+    // By shared memory and TCP; never by RDMA.
+    ("ucx-put", TriedOn::Hardware),
+    ("ucx-get", TriedOn::Hardware),
+    // On a machine with an H100.
+    ("gpu-upload", TriedOn::Hardware),
+    ("gpu-download", TriedOn::Hardware),
+    ("gpu-copy", TriedOn::Hardware),
+    // It takes two devices.
+    ("gpu-peer", TriedOn::DeviceModel),
+    // Of the feature `object`.
+    ("object-get", TriedOn::TestServer),
+    ("object-put", TriedOn::TestServer),
 ];
 
 /// Returns what a primitive was tried on. One that is not in the table was tried on nothing.

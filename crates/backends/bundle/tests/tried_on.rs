@@ -11,7 +11,13 @@ use datapipes_core::topology::Topology;
 fn every_primitive_is_in_the_table_once_and_nothing_else() {
     let backends = datapipes_bundle::all(&Topology::discover());
     let mut primitives: Vec<&str> = backends.iter().flat_map(|b| b.primitives()).map(|p| p.name).collect();
-    let mut listed: Vec<&str> = TRIED.iter().map(|(name, _)| *name).collect();
+    // A backend of a feature that is off has its rows all the same.
+    let is_built = |name: &str| {
+        (cfg!(feature = "object") || !name.starts_with("object-"))
+            && (cfg!(feature = "gpu") || !name.starts_with("gpu-"))
+            && (cfg!(feature = "net") || !name.starts_with("ucx-"))
+    };
+    let mut listed: Vec<&str> = TRIED.iter().map(|(name, _)| *name).filter(|name| is_built(name)).collect();
     primitives.sort_unstable();
     listed.sort_unstable();
     assert_eq!(primitives, listed);

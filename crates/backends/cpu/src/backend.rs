@@ -55,7 +55,7 @@ impl CpuBackend {
             let prefetch = if prefetch == 0 { BYPASS_PREFETCH_BYTES } else { prefetch };
             return Copier::fixed(kernel, prefetch, &self.instructions);
         }
-        Some(self.calibration.by_size(&self.instructions, ask.target.facts.core.is_some()))
+        Some(self.calibration.by_size(&self.instructions, offers::is_for_cache(ask)))
     }
 
     fn placement(&self, primitive: &str) -> Option<InPlaceAction> {

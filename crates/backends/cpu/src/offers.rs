@@ -136,9 +136,14 @@ fn nothing_to_copy() -> Offer {
     Offer { primitive: COPY_BY_SIZE, verdict: Err(why.into()), why: String::new() }
 }
 
+/// Whether the copy is to be in the core's cache: that is the target, or the caller demands it.
+pub(crate) fn is_for_cache(ask: &OfferQuery<'_>) -> bool {
+    ask.target.facts.core.is_some() || ask.constraints.fill_processor_cache
+}
+
 fn copies(ask: &OfferQuery<'_>, calibration: &Calibration, instructions: &CopyInstructions) -> Vec<Offer> {
     let typical = ask.constraints.typical_len.unwrap_or(TYPICAL_LEN).max(1);
-    let into_cache = ask.target.facts.core.is_some();
+    let into_cache = is_for_cache(ask);
     let mut offers: Vec<Offer> = Vec::new();
     for kernel in Kernel::ALL {
         let verdict = kernel.available(instructions).and_then(|_| {
@@ -201,7 +206,7 @@ fn why_by_size(ask: &OfferQuery<'_>, calibration: &Calibration, instructions: &C
         let kernel = calibration.non_temporal_kernel(instructions).map_or("none", Kernel::name);
         return format!("the processor's caches are to be bypassed, so every length takes {kernel} ({origin})");
     }
-    let into_cache = ask.target.facts.core.is_some();
+    let into_cache = is_for_cache(ask);
     let copier = calibration.by_size(instructions, into_cache);
     let mut ranges: Vec<(u64, Kernel)> = Vec::new();
     for class in &calibration.classes {

@@ -80,6 +80,23 @@ fn bypassing_the_caches_takes_stores_past_them_or_is_refused() {
 }
 
 #[test]
+fn filling_the_caches_takes_stores_that_leave_the_lines_there() {
+    let machine = machine();
+    let (a, b) = (Dram::allocate(1 << 20).unwrap(), Dram::allocate(1 << 20).unwrap());
+    let fill = Constraints::default().fill_processor_cache(true).typical_len(Some(1 << 30));
+    let route = machine.explain(&a, &b, &fill).unwrap();
+    assert_eq!(route.primitives(), ["copy-by-size"]);
+    assert!(route.hops[0].why.contains("only stores that leave the lines"), "{route}");
+    assert!(route.hops[0].quality.fills_processor_cache && !route.hops[0].why.contains("nt-avx"), "{route}");
+    if has(&machine, "nt-avx2") {
+        let error = machine.explain(&a, &b, &fill.clone().only(vec!["nt-avx2".into()])).unwrap_err();
+        assert!(error.to_string().contains("would not be in the core's cache"), "{error}");
+    }
+    let error = machine.explain(&a, &b, &fill.bypass_processor_cache(true)).unwrap_err();
+    assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("exclude each other"), "{error}");
+}
+
+#[test]
 fn offload_is_refused_with_the_reason() {
     let (a, b) = (Dram::allocate(4096).unwrap(), Dram::allocate(4096).unwrap());
     let offload = Constraints::default().require_offload(true);

@@ -12,7 +12,7 @@
 use datapipes_core::backend::{Offer, OfferQuery, Primitive, Quality};
 use datapipes_core::{Endpoint, Persistence};
 
-use crate::instructions::FlushInstructions;
+use crate::instructions::{Flush, FlushInstructions};
 use crate::mover::Work;
 use crate::store::{Load, MIN_STREAM_BYTES, Store};
 
@@ -99,6 +99,13 @@ pub(crate) fn offers(ask: &OfferQuery<'_>, relation: Relation, instructions: &Fl
     let width = instructions.width().map(|w| w.name());
     let (flush_name, width_name) = (flush.clone().unwrap_or("none"), width.clone().unwrap_or("none"));
     let both = || flush.clone().and(width.clone());
+    // Where the bytes are to be in the caches, each line must stay when it is written back.
+    let keeps = |flush: Result<&'static str, String>| match instructions.flush() {
+        Ok(other) if ask.constraints.fill_processor_cache && other != Flush::Clwb => {
+            Err(format!("{} drops the lines from the caches, where the caller wants them", other.name()))
+        }
+        _ => flush,
+    };
     let emulated = if ask.target.facts.persistence == Persistence::AfterSync && relation == Relation::Store {
         "; the place is emulated: stored bytes survive once they are synced"
     } else if relation == Relation::Load && ask.source.facts.persistence == Persistence::AfterSync {
@@ -112,16 +119,19 @@ pub(crate) fn offers(ask: &OfferQuery<'_>, relation: Relation, instructions: &Fl
         verdict,
         why: format!("{why}{emulated}{absent}"),
     };
-    let bypass = ask.constraints.bypass_processor_cache;
+    let (bypass, fill) = (ask.constraints.bypass_processor_cache, ask.constraints.fill_processor_cache);
     match relation {
         Relation::Flush => {
             let why = format!("the bytes came without a flush: every line is written back ({flush_name}) and fenced");
-            vec![offer(FLUSH, flush.map(|_| quality(100.0, 20e9, false)), why)]
+            vec![offer(FLUSH, keeps(flush).map(|_| quality(100.0, 20e9, false)), why)]
         }
         Relation::Store => vec![
             offer(
                 STORE,
-                both().map(|_| quality(100.0, 2.3e9, !bypass)),
+                match fill {
+                    true => Err("whole blocks go past the caches, where the caller wants them".into()),
+                    false => both().map(|_| quality(100.0, 2.3e9, !bypass)),
+                },
                 match bypass {
                     true => {
                         format!("caches are to be bypassed: every whole block by {width_name} stores past them, fenced")
@@ -141,7 +151,7 @@ pub(crate) fn offers(ask: &OfferQuery<'_>, relation: Relation, instructions: &Fl
             ),
             offer(
                 STORE_WRITE_BACK,
-                both().map(|_| quality(100.0, 1.5e9, true)),
+                keeps(both()).map(|_| quality(100.0, 1.5e9, true)),
                 format!("ordinary stores, each line written back by {flush_name}; fenced"),
             ),
         ],
@@ -184,5 +194,34 @@ mod tests {
         let plain = best.without(&["avx512f", "avx2", "clwb", "clflushopt"]);
         let found = primitives(&plain)[0].available.clone().unwrap();
         assert_eq!(found, "CPUID: CLFLUSH; absent: CLWB, CLFLUSHOPT, AVX-512, AVX2");
+    }
+
+    #[test]
+    fn a_flush_that_drops_lines_does_not_fill_the_caches() {
+        use datapipes_core::{Constraints, Dram, Locator};
+
+        let topology = datapipes_core::topology::Topology::discover();
+        let best = FlushInstructions::detect(&topology.cpu);
+        if best.flush() != Ok(Flush::Clwb) {
+            return println!("SKIPPED: a_flush_that_drops_lines_does_not_fill_the_caches: no CLWB here");
+        }
+        let (source, target) = (Dram::allocate(64).unwrap().endpoint(), Dram::allocate(64).unwrap().endpoint());
+        for (fills, instructions, met) in [
+            (true, best, true),
+            (true, best.without(&["clwb"]), false),
+            (true, best.without(&["clwb", "clflushopt"]), false),
+            (false, best.without(&["clwb"]), true),
+        ] {
+            let constraints = Constraints::default().fill_processor_cache(fills);
+            let ask = OfferQuery { source: &source, target: &target, constraints: &constraints, topology: &topology };
+            for (relation, primitive) in [(Relation::Flush, FLUSH), (Relation::Store, STORE_WRITE_BACK)] {
+                let offers = offers(&ask, relation, &instructions);
+                let offer = offers.iter().find(|offer| offer.primitive == primitive).unwrap();
+                assert_eq!(offer.verdict.is_ok(), met, "{primitive}, {instructions:?}: {:?}", offer.verdict);
+                if let Err(why) = &offer.verdict {
+                    assert!(why.contains("drops the lines"), "{why}");
+                }
+            }
+        }
     }
 }

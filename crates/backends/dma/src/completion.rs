@@ -27,6 +27,10 @@ impl CompletionCode {
     pub const PAGE_FAULT_UNRESOLVED: CompletionCode = CompletionCode(0x04);
     /// A descriptor of a batch failed.
     pub const BATCH_FAILED: CompletionCode = CompletionCode(0x05);
+    /// An analytics accelerator met something that it cannot process; `result` says what.
+    pub const ANALYTICS: CompletionCode = CompletionCode(0x0a);
+    /// The output of an analytics accelerator does not fit its target.
+    pub const OUTPUT_FULL: CompletionCode = CompletionCode(0x0b);
     /// A page of the list of a batch was missing.
     pub const BATCH_PAGE_FAULT: CompletionCode = CompletionCode(0x06);
     /// The operation is not supported.
@@ -59,6 +63,8 @@ impl CompletionCode {
             CompletionCode::PAGE_FAULT_UNRESOLVED => "a page fault that the kernel could not resolve",
             CompletionCode::BATCH_FAILED => "a failed descriptor in a batch",
             CompletionCode::BATCH_PAGE_FAULT => "a page fault at the list of a batch",
+            CompletionCode::ANALYTICS => "an input that it cannot process",
+            CompletionCode::OUTPUT_FULL => "a target that is too small",
             CompletionCode::BAD_OPERATION => "an unknown operation",
             CompletionCode::INVALID_FLAGS => "invalid flags",
             CompletionCode::RESERVED_FIELD => "a reserved field that is not 0",
@@ -150,12 +156,13 @@ impl CompletionRecord {
     }
 }
 
-/// The memory that an engine writes its answer into, once.
+/// The memory that an engine writes its answer into, once: 32 bytes, or 64 where it is an analytics
+/// accelerator.
 #[derive(Debug, Default)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 pub struct CompletionSlot {
-    /// The record as four words, since a device writes them while a thread reads.
-    words: [AtomicU64; 4],
+    /// The record as words, since a device writes them while a thread reads.
+    words: [AtomicU64; 8],
 }
 
 impl CompletionSlot {
@@ -172,20 +179,30 @@ impl CompletionSlot {
 
     /// The answer, if it is there.
     pub fn read(&self) -> Option<CompletionRecord> {
+        let bytes = self.bytes()?;
+        Some(CompletionRecord::decode(&std::array::from_fn(|at| bytes[at])))
+    }
+
+    /// The bytes of the answer, if it is there.
+    pub(crate) fn bytes(&self) -> Option<[u8; 64]> {
         if !self.is_written() {
             return None;
         }
-        let mut bytes = [0; 32];
-        for (word, at) in self.words.iter().zip((0..32).step_by(8)) {
+        let mut bytes = [0; 64];
+        for (word, at) in self.words.iter().zip((0..64).step_by(8)) {
             bytes[at..at + 8].copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
-        Some(CompletionRecord::decode(&bytes))
+        Some(bytes)
     }
 
-    /// Writes an answer, as an engine does: the word with the status last.
+    /// Writes an answer, as an engine does.
     pub fn write(&self, record: &CompletionRecord) {
-        let bytes = record.encode();
-        for (word, at) in self.words.iter().zip((0..32).step_by(8)).rev() {
+        self.put(&record.encode());
+    }
+
+    /// Writes whole words, the one with the status last.
+    pub(crate) fn put(&self, bytes: &[u8]) {
+        for (word, at) in self.words.iter().zip((0..bytes.len()).step_by(8)).rev() {
             let value = u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
             word.store(value, Ordering::Release);
         }

@@ -10,6 +10,8 @@
 //! 16  source, pattern, list of descriptors
 //! 24  target, second source
 //! ```
+//! Analytics accelerators (IAA) read the same 64 bytes (`struct iax_hw_desc`), with flags of the
+//! operation at 38, a second source at 40, and the room for output at 48.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -34,6 +36,8 @@ impl DescriptorFlags {
     /// Written bytes go to the cache, not to memory (the direct cache access of CIDR'23, on). For
     /// a cache flush: lines are kept.
     pub const CACHE_CONTROL: DescriptorFlags = DescriptorFlags(0x0100);
+    /// Of an analytics accelerator: the second source is its configuration and state (AECS).
+    pub const READ_STATE: DescriptorFlags = DescriptorFlags(0x01_0000);
 
     const MASK: u32 = 0x00ff_ffff;
 
@@ -135,10 +139,53 @@ pub enum EngineOperation {
         /// Bytes.
         len: u32,
     },
+    /// Decompresses a Deflate stream. Only an analytics accelerator does.
+    Decompress {
+        /// Address of the stream.
+        source: u64,
+        /// Address of the target.
+        target: u64,
+        /// Bytes of the stream.
+        len: u32,
+        /// Bytes that the target has room for.
+        max_target: u32,
+        /// When to begin and stop: `ADDF_*` of Intel's library QPL.
+        flags: u16,
+    },
+    /// Compresses as Deflate, with [`READ_STATE`](DescriptorFlags::READ_STATE). Only an analytics
+    /// accelerator does.
+    Compress {
+        /// Address of the source.
+        source: u64,
+        /// Address of the target.
+        target: u64,
+        /// Bytes of the source.
+        len: u32,
+        /// Bytes that the target has room for.
+        max_target: u32,
+        /// Address of the codes and of what goes before the output, a multiple of 32.
+        state: u64,
+        /// How the output ends: `ADCF_*` of QPL.
+        flags: u16,
+    },
+    /// Computes a CRC of 64 bits. Only an analytics accelerator does.
+    Crc64 {
+        /// Address of the source.
+        source: u64,
+        /// Bytes.
+        len: u32,
+        /// The polynomial, with its highest power left out.
+        polynomial: u64,
+        /// The order of bits, and whether they are inverted: `ADC64F_*` of QPL.
+        flags: u16,
+    },
 }
 
+/// The bytes of the configuration and state that a compression reads.
+pub(crate) const STATE_BYTES: u32 = 1568;
+
 impl EngineOperation {
-    /// Its code, `DSA_OPCODE_*`.
+    /// Its code, `DSA_OPCODE_*` or `IAX_OPCODE_*`.
     pub fn code(&self) -> u8 {
         match self {
             EngineOperation::Noop => 0x00,
@@ -150,6 +197,10 @@ impl EngineOperation {
             EngineOperation::Dualcast { .. } => 0x09,
             EngineOperation::Crc { .. } => 0x10,
             EngineOperation::CacheFlush { .. } => 0x20,
+            // `IAX_OPCODE_*`.
+            EngineOperation::Decompress { .. } => 0x42,
+            EngineOperation::Compress { .. } => 0x43,
+            EngineOperation::Crc64 { .. } => 0x44,
         }
     }
 }
@@ -194,6 +245,12 @@ pub enum MalformedDescriptor {
 
 /// The bytes that belong to the operation.
 const SPECIFIC: usize = 40;
+/// Those of an analytics accelerator: flags, the room for output, the length of the second source,
+/// the polynomial of a CRC.
+const OPERATION_FLAGS: usize = 38;
+const MAX_TARGET: usize = 48;
+const SECOND_LEN: usize = 52;
+const POLYNOMIAL: usize = 56;
 
 impl Descriptor {
     /// Returns the bytes that the engine reads. Bits beyond the 20 of the PASID are left out.
@@ -222,6 +279,23 @@ impl Descriptor {
                 (source, 0, len)
             }
             EngineOperation::CacheFlush { target, len } => (0, target, len),
+            EngineOperation::Decompress { source, target, len, max_target, flags } => {
+                put(OPERATION_FLAGS, &flags.to_le_bytes());
+                put(MAX_TARGET, &max_target.to_le_bytes());
+                (source, target, len)
+            }
+            EngineOperation::Compress { source, target, len, max_target, state, flags } => {
+                put(OPERATION_FLAGS, &flags.to_le_bytes());
+                put(SPECIFIC, &state.to_le_bytes());
+                put(MAX_TARGET, &max_target.to_le_bytes());
+                put(SECOND_LEN, &STATE_BYTES.to_le_bytes());
+                (source, target, len)
+            }
+            EngineOperation::Crc64 { source, len, polynomial, flags } => {
+                put(OPERATION_FLAGS, &flags.to_le_bytes());
+                put(POLYNOMIAL, &polynomial.to_le_bytes());
+                (source, 0, len)
+            }
         };
         put(16, &first.to_le_bytes());
         put(24, &second.to_le_bytes());
@@ -235,6 +309,7 @@ impl Descriptor {
     /// An operation that this library does not use, or a bit that must be 0 and is not.
     pub fn decode(bytes: &DescriptorBytes) -> Result<Descriptor, MalformedDescriptor> {
         let bytes = &bytes.0;
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (first, second, size) = (u64_at(16), u64_at(24), u32_at(32));
@@ -248,6 +323,27 @@ impl Descriptor {
             0x09 => EngineOperation::Dualcast { source: first, targets: [second, u64_at(SPECIFIC)], len: size },
             0x10 => EngineOperation::Crc { source: first, len: size, seed: u32_at(SPECIFIC) },
             0x20 => EngineOperation::CacheFlush { target: second, len: size },
+            0x42 => EngineOperation::Decompress {
+                source: first,
+                target: second,
+                len: size,
+                max_target: u32_at(MAX_TARGET),
+                flags: u16_at(OPERATION_FLAGS),
+            },
+            0x43 => EngineOperation::Compress {
+                source: first,
+                target: second,
+                len: size,
+                max_target: u32_at(MAX_TARGET),
+                state: u64_at(SPECIFIC),
+                flags: u16_at(OPERATION_FLAGS),
+            },
+            0x44 => EngineOperation::Crc64 {
+                source: first,
+                len: size,
+                polynomial: u64_at(POLYNOMIAL),
+                flags: u16_at(OPERATION_FLAGS),
+            },
             code => return Err(MalformedDescriptor::Operation(code)),
         };
         let descriptor = Descriptor {
@@ -255,7 +351,7 @@ impl Descriptor {
             privileged: bytes[3] & 0x80 != 0,
             flags: DescriptorFlags(u32_at(4) & DescriptorFlags::MASK),
             completion: u64_at(8),
-            interrupt_handle: u16::from_le_bytes([bytes[36], bytes[37]]),
+            interrupt_handle: u16_at(36),
             operation,
         };
         // Whatever the fields above do not hold is reserved.

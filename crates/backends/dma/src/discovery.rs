@@ -77,6 +77,15 @@ impl WorkQueueFacts {
         )
     }
 
+    /// What sysfs says of what the device can do, by attribute; those that this kernel or device
+    /// does not show are left out.
+    pub fn capabilities(&self) -> Vec<(&'static str, String)> {
+        let [device, _] = &self.sysfs;
+        let one =
+            |name: &'static str| text(&device.join(name)).filter(|text| !text.is_empty()).map(|text| (name, text));
+        CAPABILITIES.into_iter().filter_map(one).collect()
+    }
+
     /// Whether device and queue are still enabled.
     ///
     /// # Errors
@@ -93,6 +102,18 @@ impl WorkQueueFacts {
     }
 }
 
+/// Devices of the driver `idxd` that have one kind of descriptors.
+struct DeviceKind {
+    /// What the names of devices begin with; also the folder of the queues in /dev.
+    prefix: &'static str,
+    what: &'static str,
+}
+
+const COPIES: DeviceKind = DeviceKind { prefix: "dsa", what: "DSA device" };
+const ANALYTICS: DeviceKind = DeviceKind { prefix: "iax", what: "analytics accelerator (IAA)" };
+/// What sysfs says of what a device can do.
+const CAPABILITIES: [&str; 4] = ["version", "gen_cap", "op_cap", "iaa_cap"];
+
 /// The work queues of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueDiscovery {
@@ -103,8 +124,17 @@ pub struct QueueDiscovery {
 }
 
 impl QueueDiscovery {
-    /// Looks below `root`, which is `/` for this machine.
+    /// Looks for the queues of DSA below `root`, which is `/` for this machine.
     pub fn under(root: &Path) -> QueueDiscovery {
+        QueueDiscovery::of(root, &COPIES)
+    }
+
+    /// Looks for the queues of analytics accelerators (IAA) below `root`.
+    pub fn analytics_under(root: &Path) -> QueueDiscovery {
+        QueueDiscovery::of(root, &ANALYTICS)
+    }
+
+    fn of(root: &Path, kind: &DeviceKind) -> QueueDiscovery {
         let mut found = QueueDiscovery::default();
         let bus = root.join("sys/bus/dsa");
         if !bus.exists() {
@@ -116,14 +146,14 @@ impl QueueDiscovery {
             .map(|entries| entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
             .unwrap_or_default();
         names.sort();
-        let devices: Vec<&String> = names.iter().filter(|name| number_of(name, "dsa").is_some()).collect();
+        let devices: Vec<&String> = names.iter().filter(|name| number_of(name, kind.prefix).is_some()).collect();
         if devices.is_empty() {
-            found.absent.push("the driver idxd has no DSA device".into());
+            found.absent.push(format!("the driver idxd has no {}", kind.what));
         }
         for device in devices {
             match usable_device(&folder.join(device)) {
                 Err(why) => found.absent.push(format!("{device}: {why}")),
-                Ok(()) => queues_of(root, &folder, device, &names, &mut found),
+                Ok(()) => queues_of(root, kind, device, &names, &mut found),
             }
         }
         found
@@ -135,12 +165,12 @@ impl QueueDiscovery {
     }
 }
 
-fn queues_of(root: &Path, folder: &Path, device: &str, names: &[String], found: &mut QueueDiscovery) {
-    let prefix = format!("wq{}.", device.trim_start_matches("dsa"));
+fn queues_of(root: &Path, kind: &DeviceKind, device: &str, names: &[String], found: &mut QueueDiscovery) {
+    let prefix = format!("wq{}.", device.trim_start_matches(kind.prefix));
     let mut any = false;
     for name in names.iter().filter(|name| number_of(name, &prefix).is_some()) {
         any = true;
-        match queue(root, folder, device, name) {
+        match queue(root, kind, device, name) {
             Ok(facts) => found.usable.push(facts),
             Err(why) => found.absent.push(format!("{name}: {why}")),
         }
@@ -178,7 +208,8 @@ fn usable_device(folder: &Path) -> Result<(), String> {
     }
 }
 
-fn queue(root: &Path, folder: &Path, device: &str, name: &str) -> Result<WorkQueueFacts, String> {
+fn queue(root: &Path, kind: &DeviceKind, device: &str, name: &str) -> Result<WorkQueueFacts, String> {
+    let folder = root.join("sys/bus/dsa/devices");
     let (of_device, of_queue) = (folder.join(device), folder.join(name));
     let attribute = |attribute: &str| text(&of_queue.join(attribute)).unwrap_or_default();
     match attribute("type").as_str() {
@@ -203,11 +234,12 @@ fn queue(root: &Path, folder: &Path, device: &str, name: &str) -> Result<WorkQue
     if size == 0 || max_transfer_bytes == 0 {
         return Err(format!("its size is {size}, and a descriptor moves up to {max_transfer_bytes} bytes"));
     }
-    let path = root.join("dev/dsa").join(name);
+    let shown = format!("dev/{}/{name}", kind.prefix);
+    let path = root.join(&shown);
     rustix::fs::access(&path, Access::READ_OK | Access::WRITE_OK).map_err(|e| match e {
-        rustix::io::Errno::NOENT => format!("/dev/dsa/{name} does not exist"),
-        rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => format!("no permission for /dev/dsa/{name}"),
-        other => format!("/dev/dsa/{name}: {other}"),
+        rustix::io::Errno::NOENT => format!("/{shown} does not exist"),
+        rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => format!("no permission for /{shown}"),
+        other => format!("/{shown}: {other}"),
     })?;
     Ok(WorkQueueFacts {
         name: name.to_owned(),

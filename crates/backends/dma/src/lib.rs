@@ -21,6 +21,7 @@
 //! | `work_queue` | entries and answers of an open queue, batches, the end of a queue |
 //! | `mover` | jobs, cut into pieces; page faults, full queues, lost engines |
 //! | `operations` | fill, compare, CRC, copy to two targets, flush |
+//! | `analytics` | analytics accelerators (Intel IAA): CRC-64, compression and decompression |
 //! | `split` | the share of a copy that goes to the engine where a core copies the rest |
 //! | `cost` | what a move costs, assumed or measured |
 //! | `family`, `offers` | the primitives, offers for a pair of places, and the reasons against them |
@@ -31,6 +32,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
+mod analytics;
 mod backend;
 mod completion;
 mod cost;
@@ -46,6 +48,7 @@ mod portal;
 mod split;
 mod work_queue;
 
+pub use analytics::{AnalyticsQueue, AnalyticsRecord, CompressState, Crc64Convention, DeflateOutcome};
 pub use backend::DsaBackend;
 pub use completion::{CompletionCode, CompletionRecord, CompletionSlot};
 pub use cost::{MoveCost, SplitCost};

@@ -78,6 +78,9 @@ pub(crate) fn offers(ask: &OfferQuery<'_>, engines: &OfferedEngines<'_>) -> Vec<
         if let Some(why) = (engines.family.refuses)(ask) {
             return Err(why);
         }
+        if ask.constraints.fill_processor_cache && !primitive.to_cache {
+            return Err("nothing tells the engine to leave the bytes in the processor's caches".into());
+        }
         let engine = Quality {
             latency_ns: cost.latency_ns,
             bytes_per_s: cost.bytes_per_s,

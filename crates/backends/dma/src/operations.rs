@@ -1,6 +1,8 @@
 //! The engine's other operations, on memory of this process: fill, compare, CRC, copy to two
 //! targets, flush of caches. They return when they are done.
 //!
+//! In a child of the process that opened the queue they fail as `Forked`.
+//!
 //! Long ranges are cut by the queue's limit. After a page fault the pages of the piece are touched,
 //! and the piece begins anew: each of these operations may be repeated.
 //!
@@ -8,31 +10,32 @@
 //! when the operation is answered or the queue is quiet; otherwise they are leaked.
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use datapipes_core::memory::{Lease, LeaseMut, MemoryRange};
 use datapipes_core::process::page_size;
 use datapipes_core::{Error, ErrorKind, Result};
 
-use crate::completion::{CompletionCode, CompletionRecord};
+use crate::completion::{CompletionCode, CompletionRecord, CompletionSlot};
 use crate::descriptor::{DescriptorFlags, EngineOperation};
 use crate::work_queue::{NotTaken, Work, WorkQueue};
 
 /// How often a piece is repeated after page faults.
-const MAX_REPEATS: u32 = 8;
+pub(crate) const MAX_REPEATS: u32 = 8;
 
 /// How often in a row a full queue may refuse an operation.
 const MAX_REFUSALS: u32 = 2000;
 
 /// A part of the ranges of an operation.
 #[derive(Clone, Copy)]
-struct Part {
-    at: usize,
-    len: u32,
+pub(crate) struct Part {
+    pub(crate) at: usize,
+    pub(crate) len: u32,
 }
 
 /// Leases whose pages can be touched.
-trait Touch {
+pub(crate) trait Touch {
     fn touch(&mut self, part: Part);
 }
 
@@ -58,7 +61,7 @@ impl<A: Touch, B: Touch> Touch for (A, B) {
     }
 }
 
-fn address(range: &MemoryRange, part: Part) -> u64 {
+pub(crate) fn address(range: &MemoryRange, part: Part) -> u64 {
     range.address().expose_provenance() as u64 + part.at as u64
 }
 
@@ -165,9 +168,13 @@ impl WorkQueue {
             let part = Part { at, len: (len - at).min(most) as u32 };
             let mut repeats = 0;
             let record = loop {
-                let answered = self.answer_to((work(part), DescriptorFlags::default()));
-                let record = match answered {
-                    Ok(record) => record,
+                // SAFETY: the leases hold the memory until this returns, and for ever where the
+                // queue is lost and not quiet.
+                let answered = unsafe { self.answer_to((work(part), DescriptorFlags::default())) };
+                let record = match answered.map(|slot| slot.read()) {
+                    Ok(Some(record)) => record,
+                    // `answer_to` returns a slot when it is written.
+                    Ok(None) => return Err(self.lost_error()),
                     Err(e) => {
                         if self.lost().is_some_and(|lost| !lost.is_quiet) {
                             // The engine may still use the bytes.
@@ -196,13 +203,17 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Submits an operation and waits for its answer. The memory of the operation is leased by the
-    /// caller, who leaks the leases where the queue is lost and not quiet.
-    fn answer_to(&self, work: Work) -> Result<CompletionRecord> {
+    /// Submits an operation and waits for its answer.
+    ///
+    /// # Safety
+    /// As for [`submit`](Self::submit): the caller holds the memory of the operation until this
+    /// returns, and leaks it where the queue is lost and not quiet.
+    pub(crate) unsafe fn answer_to(&self, work: Work) -> Result<Arc<CompletionSlot>> {
+        // A child lacks the mapping of the portal, and its own memory may be there.
+        self.check_owner("transfer")?;
         let (mut round, mut refusals, since) = (0u32, 0, Instant::now());
         let slot = loop {
-            // SAFETY: `each_part` leases the memory until this returns, and longer where the queue
-            // is lost and not quiet.
+            // SAFETY: the caller answers for the memory.
             match unsafe { self.submit(&[work]) }.as_deref() {
                 Ok([slot, ..]) => break slot.clone(),
                 Ok([]) => return Err(Error::new(ErrorKind::System, "transfer", "a submission without a slot")),
@@ -219,12 +230,12 @@ impl WorkQueue {
         };
         loop {
             self.take_note();
-            if let Some(record) = slot.read() {
-                return Ok(record);
+            if slot.is_written() {
+                return Ok(slot);
             }
             if self.lost().is_some() {
                 // It may have been answered before the queue became quiet.
-                return slot.read().ok_or_else(|| self.lost_error());
+                return if slot.is_written() { Ok(slot) } else { Err(self.lost_error()) };
             }
             self.look_after(round, since);
             self.pause(Some(&*slot), round);

@@ -121,9 +121,15 @@ impl WorkQueue {
         self.owner.is_here()
     }
 
-    /// How it was lost, if it was.
+    /// Checks that this process opened it.
+    pub(crate) fn check_owner(&self, operation: &'static str) -> datapipes_core::Result<()> {
+        self.owner.check(operation)
+    }
+
+    /// How it was lost, if it was. A child of the process that opened it does not know.
     pub fn lost(&self) -> Option<LostQueue> {
-        self.state.lock().lost.clone()
+        // A thread that the child lacks may hold the lock of its copy.
+        if self.is_here() { self.state.lock().lost.clone() } else { None }
     }
 
     /// The most operations that one descriptor can carry; 1 where there are no batches.

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 
 fn operation() -> impl Strategy<Value = EngineOperation> {
     let (a, b, c, len) = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
-    (0u8..9, a, b, c, len, any::<u32>(), any::<u8>()).prop_map(|(kind, a, b, c, len, seed, expected)| match kind {
+    let numbers = (0u8..12, a, b, c, len, any::<u32>(), any::<u8>(), any::<u16>());
+    numbers.prop_map(|(kind, a, b, c, len, seed, expected, flags)| match kind {
         0 => EngineOperation::Noop,
         1 => EngineOperation::Batch { list: a, count: len },
         2 => EngineOperation::Drain,
@@ -19,7 +20,10 @@ fn operation() -> impl Strategy<Value = EngineOperation> {
         5 => EngineOperation::Compare { first: a, second: b, len, expected },
         6 => EngineOperation::Dualcast { source: a, targets: [b, c], len },
         7 => EngineOperation::Crc { source: a, len, seed },
-        _ => EngineOperation::CacheFlush { target: b, len },
+        8 => EngineOperation::CacheFlush { target: b, len },
+        9 => EngineOperation::Decompress { source: a, target: b, len, max_target: seed, flags },
+        10 => EngineOperation::Compress { source: a, target: b, len, max_target: seed, state: c, flags },
+        _ => EngineOperation::Crc64 { source: a, len, polynomial: c, flags },
     })
 }
 
@@ -58,7 +62,6 @@ proptest! {
         prop_assert_eq!(u32_at(&bytes, 4) & 0xff_ffff, descriptor.flags.bits());
         prop_assert_eq!(u64_at(&bytes, 8), descriptor.completion);
         prop_assert_eq!(u16::from_le_bytes([bytes[36], bytes[37]]), descriptor.interrupt_handle);
-        prop_assert_eq!(&bytes[38..40], &[0, 0]);
         let (code, first, second, size) = match descriptor.operation {
             EngineOperation::Noop => (0x00, 0, 0, 0),
             EngineOperation::Batch { list, count } => (0x01, list, 0, count),
@@ -78,12 +81,30 @@ proptest! {
                 (0x10, source, 0, len)
             }
             EngineOperation::CacheFlush { target, len } => (0x20, 0, target, len),
+            EngineOperation::Decompress { source, target, len, max_target, .. } => {
+                prop_assert_eq!((u64_at(&bytes, 40), u32_at(&bytes, 48), u64_at(&bytes, 52)), (0, max_target, 0));
+                (0x42, source, target, len)
+            }
+            EngineOperation::Compress { source, target, len, max_target, state, .. } => {
+                prop_assert_eq!((u64_at(&bytes, 40), u32_at(&bytes, 48), u32_at(&bytes, 52)), (state, max_target, 0x620));
+                (0x43, source, target, len)
+            }
+            EngineOperation::Crc64 { source, len, polynomial, .. } => {
+                prop_assert_eq!((&bytes[40..56], u64_at(&bytes, 56)), (&[0; 16][..], polynomial));
+                (0x44, source, 0, len)
+            }
         };
+        let flags = u16::from_le_bytes([bytes[38], bytes[39]]);
+        match descriptor.operation {
+            EngineOperation::Decompress { flags: asked, .. }
+            | EngineOperation::Compress { flags: asked, .. }
+            | EngineOperation::Crc64 { flags: asked, .. } => prop_assert_eq!(flags, asked),
+            _ => prop_assert_eq!((flags, &bytes[48..]), (0, &[0; 16][..])),
+        }
         prop_assert_eq!(bytes[7], code);
         prop_assert_eq!(u64_at(&bytes, 16), first);
         prop_assert_eq!(u64_at(&bytes, 24), second);
         prop_assert_eq!(u32_at(&bytes, 32), size);
-        prop_assert_eq!(&bytes[48..], &[0; 16]);
     }
 
     #[test]
@@ -128,6 +149,7 @@ fn codes_and_bits_are_those_of_idxd_h() {
         (DescriptorFlags::REQUEST_INTERRUPT, 0x0010),
         (DescriptorFlags::CHECK_RESULT, 0x0080),
         (DescriptorFlags::CACHE_CONTROL, 0x0100),
+        (DescriptorFlags::READ_STATE, 0x01_0000),
     ];
     assert!(flags.iter().all(|(flag, bits)| flag.bits() == *bits));
     // `enum dsa_completion_status` counts from 0 and goes on at 0x10.
@@ -138,6 +160,8 @@ fn codes_and_bits_are_those_of_idxd_h() {
         (CompletionCode::PAGE_FAULT_UNRESOLVED, 4),
         (CompletionCode::BATCH_FAILED, 5),
         (CompletionCode::BATCH_PAGE_FAULT, 6),
+        (CompletionCode::ANALYTICS, 0x0a),
+        (CompletionCode::OUTPUT_FULL, 0x0b),
         (CompletionCode::BAD_OPERATION, 0x10),
         (CompletionCode::INVALID_FLAGS, 0x11),
         (CompletionCode::RESERVED_FIELD, 0x12),
@@ -152,7 +176,8 @@ fn codes_and_bits_are_those_of_idxd_h() {
     assert!(statuses.iter().all(|(status, code)| status.0 == *code));
     assert_eq!(size_of::<DescriptorBytes>(), 64);
     assert_eq!(align_of::<DescriptorBytes>(), 64);
-    assert_eq!((size_of::<CompletionSlot>(), align_of::<CompletionSlot>()), (32, 32));
+    // A record of DSA has 32 bytes, one of an analytics accelerator 64.
+    assert_eq!((size_of::<CompletionSlot>(), align_of::<CompletionSlot>()), (64, 64));
 }
 
 #[test]

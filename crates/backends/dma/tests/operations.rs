@@ -8,6 +8,7 @@ use std::sync::Arc;
 use datapipes_core::{Dram, ErrorKind};
 use datapipes_dma::{CompletionCode, DescriptorFlags, EngineOperation, WorkQueue};
 use datapipes_testkit::bounded;
+use datapipes_testkit::child::{assert_forked_error, in_child};
 use scene::{Behaviour, DeviceOptions, End, SoftwareDevice, crc32c, pair, pattern};
 
 const LEN: usize = 100_003;
@@ -164,5 +165,24 @@ fn memory_of_an_operation_that_may_still_run_is_never_given_back() {
         let e = backend.queue(None).unwrap().fill(memory.memory(), 7).unwrap_err();
         assert!(e.to_string().contains("cannot be stopped"), "{e}");
         assert_eq!(memory.lease().unwrap_err().kind(), ErrorKind::Busy);
+    });
+}
+
+#[test]
+fn a_child_submits_nothing() {
+    bounded("a child submits nothing", || {
+        let device = SoftwareDevice::new(DeviceOptions::default());
+        let (queue, (source, target)) = (queue(&device), pair(LEN));
+        let (from, to) = (source.memory(), target.memory());
+        in_child(&|| {
+            assert_forked_error(queue.fill(to, 7));
+            assert_forked_error(queue.compare(from, to));
+            assert_forked_error(queue.crc32c(from, 0));
+            assert_forked_error(queue.flush_caches(from));
+            assert!(!queue.is_usable() && queue.lost().is_none());
+            // The memory of the child is its own, and free.
+            drop(target.lease_mut().unwrap());
+        });
+        queue.fill(to, 7).unwrap();
     });
 }

@@ -101,6 +101,7 @@ fn whether_bytes_go_to_the_cache_is_a_flag_of_each_descriptor() {
             (Constraints::default().only(vec!["dsa-move".into()]), false),
             (Constraints::default().only(vec!["dsa-move-to-cache".into()]), true),
             (Constraints::default().require_offload(true).bypass_processor_cache(true), false),
+            (Constraints::default().require_offload(true).fill_processor_cache(true), true),
         ];
         for (constraints, to_cache) in cases {
             let device = SoftwareDevice::new(DeviceOptions::default());

@@ -22,6 +22,15 @@ pub struct EngineFacts {
     pub longest: u32,
 }
 
+/// A way in which bytes are not read from the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectedWay {
+    /// The way, in words.
+    pub way: String,
+    /// Why bytes are not read in this way.
+    pub why: String,
+}
+
 /// Reads extents of one file.
 pub trait ReadEngine: Send + Sync {
     /// Returns the engine's properties.
@@ -36,6 +45,19 @@ pub trait ReadEngine: Send + Sync {
     /// Reads the extents in any order, several concurrently, and calls `done` once for each on this
     /// thread. Many threads may read at once. An error concerns only its own extent.
     fn read(&self, extents: &[Extent], done: &mut OnExtent<'_>);
+
+    /// Bytes of the file changed: what the engine kept of them, if anything, is old.
+    fn changed(&self) {}
+
+    /// Describes how bytes are read, where the engine knows more than its facts.
+    fn explain(&self) -> Option<String> {
+        None
+    }
+
+    /// Ways in which bytes are not read, where the engine knows some.
+    fn rejected(&self) -> Vec<RejectedWay> {
+        Vec::new()
+    }
 
     /// Nanoseconds since some fixed moment: the clock for measured costs and the time to live.
     fn now_ns(&self) -> u64;

@@ -12,7 +12,7 @@ use datapipes_core::backend::{ExtentOptions, ExtentReader, ExtentSource};
 use datapipes_core::threads::ThreadNumber;
 use datapipes_core::{Error, ErrorKind, FileAccess, Machine, Result, Ssd};
 
-use super::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
+use super::engine::{EngineFacts, Extent, OnExtent, ReadEngine, RejectedWay};
 use crate::store::PAGE;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -88,6 +88,12 @@ impl Lanes {
     /// Describes how bytes are read, by the first free lane.
     pub(crate) fn explain(&self) -> Option<String> {
         self.free.lock().lanes.front().map(|lane| lane.reader.explain())
+    }
+
+    /// Ways in which the first free lane does not read.
+    fn rejected(&self) -> Vec<RejectedWay> {
+        let rejected = self.free.lock().lanes.front().map(|lane| lane.reader.rejected());
+        rejected.into_iter().flatten().map(|(way, why)| RejectedWay { way: way.to_owned(), why }).collect()
     }
 
     /// Nanoseconds since the set was made.
@@ -239,6 +245,21 @@ impl FileEngine {
             (false, Ok(_)) => "through the page cache (as asked, or for its large blocks)".to_owned(),
         };
         format!("{}, {way}: {how}", self.ssd.path().display())
+    }
+
+    /// Ways in which bytes are not read.
+    pub(crate) fn rejected(&self) -> Vec<RejectedWay> {
+        let (way, why) = match (self.direct, self.ssd.file().direct_fd()) {
+            (true, _) => ("through the page cache", "it would keep the same bytes again, as pages".to_owned()),
+            (false, Err(why)) => ("past the page cache", why.to_string()),
+            (false, Ok(_)) => {
+                let align = self.ssd.file().offset_align();
+                ("past the page cache", format!("it was not asked for, or blocks of {align} bytes are too large"))
+            }
+        };
+        let mut rejected = vec![RejectedWay { way: way.to_owned(), why }];
+        rejected.extend(self.lanes.rejected());
+        rejected
     }
 }
 

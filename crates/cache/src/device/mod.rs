@@ -2,3 +2,5 @@
 
 pub mod engine;
 pub(crate) mod lanes;
+pub(crate) mod place;
+mod units;

@@ -2,6 +2,7 @@
 //! queue.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use datapipes_core::{Error, Result};
 
@@ -143,11 +144,16 @@ impl Inner {
 
     /// Makes `count` reads, which `reads` describes.
     pub(crate) fn gather(&self, count: usize, reads: &dyn Fn(usize) -> Read, out: &mut [u8]) -> Gathered {
+        let started = self.latencies.are_measured().then(Instant::now);
         let mut gathering = Gathering::default();
         while gathering.look_up(self, count, reads, out) {
             gathering.fetch(self, reads, out);
         }
-        gathering.end()
+        let gathered = gathering.end();
+        if let Some(started) = started {
+            self.latencies.add(gathered.misses == 0, started.elapsed());
+        }
+        gathered
     }
 
     /// Copies the cached bytes of a read. Notes the missing ones, and the read's stamp once.

@@ -94,7 +94,7 @@ pub(crate) struct Inner {
     file_len: AtomicU64,
     pub(crate) outside: Outside,
     pub(crate) name: String,
-    latencies: Measuring,
+    pub(crate) latencies: Measuring,
     /// The number of [`FileHandle`]s.
     handles: AtomicUsize,
     /// Whether any byte of the file may be cached.
@@ -125,6 +125,7 @@ fn check_len(len: u64, name: &str) -> Result<()> {
 
 impl WriteObserver for Inner {
     fn changing(&self, range: Range<u64>) {
+        self.engine.changed();
         Tally::add(&self.tally.changes, 1);
         self.notice_others();
         self.outside.own_begins();
@@ -293,6 +294,7 @@ impl Inner {
     }
 
     fn change_begins(&self, range: &Range<u64>) {
+        self.engine.changed();
         self.writes.begin(range);
         self.forget(range.clone());
         if let Ok(len) = self.engine.len_bytes() {

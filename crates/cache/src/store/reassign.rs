@@ -84,6 +84,15 @@ impl Reassignment {
     }
 }
 
+/// What was done at a look, and what had happened since the one before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rebalanced {
+    /// Slabs that changed their class.
+    pub(crate) moved: u64,
+    /// Items that were evicted.
+    pub(crate) evicted: u64,
+}
+
 /// Moves from the largest class that evicted nothing to the one that evicted most.
 fn by_evictions(of: &[Lately; CLASSES], among: impl Iterator<Item = usize> + Clone) -> Option<(usize, usize)> {
     let from = among.clone().filter(|&c| of[c].evicted == 0 && of[c].slabs > 1).max_by_key(|&c| of[c].slabs);

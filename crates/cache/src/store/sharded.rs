@@ -15,7 +15,7 @@ use super::index::mix;
 use super::memory::Pinned;
 use super::optimistic::{self, Found};
 use super::policy::{GhostLines, Policy};
-use super::reassign::Reassignment;
+use super::reassign::{Reassignment, Rebalanced};
 use super::shard::{self, Missing, Shard};
 use super::{MIN_BUDGET, Store, StoreState};
 
@@ -218,14 +218,18 @@ impl<P: Policy> Store for Sharded<P> {
         let (sums, count) = (self.hits.sums(), self.shards.len() as u64);
         let since = |now: u64, seen: &AtomicU64| now.wrapping_sub(seen.swap(now, Ordering::Relaxed)) / count;
         let unlocked = std::array::from_fn(|c| std::array::from_fn(|i| since(sums[c][i], &self.seen[c][i])));
-        let mut all = 0;
+        let (mut all, mut items) = (0, 0);
         for padded in &self.shards {
-            let moved = padded.shard.change().rebalance(how, &unlocked);
+            let Rebalanced { moved, evicted } = padded.shard.change().rebalance(how, &unlocked);
             self.reassigned.fetch_add(moved, Ordering::Relaxed);
             all += moved;
+            items += evicted;
+        }
+        // No shard is locked here.
+        if items > 0 {
+            datapipes_metrics::event!(Debug, "evictions", [items = items]);
         }
         if all > 0 {
-            // No shard is locked here.
             datapipes_metrics::event!(Debug, "slabs_reassigned", [slabs = all]);
         }
     }

@@ -7,4 +7,5 @@ mod faults;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod hostile_inputs;
+mod places;
 mod views;

@@ -342,4 +342,15 @@ fn reads_are_timed_where_somebody_asks_for_it() {
     assert_eq!((of.hits.count(), of.misses.count()), (1, 10), "one was cached, and one failed");
     assert!(of.misses.max_ns() >= of.misses.percentile_ns(50.0) && of.misses.mean_ns() > 0);
     assert!(fine.metrics().to_string().contains("misses: 10 timed"));
+    // A call counts once: as a hit only if all of its reads were cached.
+    fine.measure_latencies(true);
+    let ranges = [(0, 64), (4096, 64), (LEN as u64 / 2, 64)];
+    let calls = |hits: u64, misses: u64| {
+        let now = fine.metrics().latencies.unwrap();
+        assert_eq!((now.hits.count(), now.misses.count()), (of.hits.count() + hits, of.misses.count() + misses));
+    };
+    assert_eq!(fine.gather_ranges(&ranges, &mut [0; 192]).unwrap().misses, 1);
+    calls(0, 1);
+    fine.gather_ranges(&ranges, &mut [0; 192]).unwrap();
+    calls(1, 1);
 }

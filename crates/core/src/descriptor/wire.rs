@@ -160,4 +160,54 @@ mod tests {
         assert!(Completion::from_bytes(&good.to_bytes()).unwrap().result.is_ok());
         assert!(Completion::from_bytes(&good.to_bytes()[..30]).is_none());
     }
+
+    /// Programs in other languages, compiled long ago, read and write these bytes.
+    #[test]
+    fn the_bytes_and_the_numbers_of_messages_never_change() {
+        if cfg!(target_endian = "big") {
+            println!("NOT APPLICABLE: the_bytes_and_the_numbers_of_messages_never_change: other byte order");
+            return;
+        }
+        let request = TransferRequest { token: 0x0102_0304, span: Span { source: 0x10, target: 0x20, len: 0x0f_0000 } };
+        let expected: [u8; 32] = [
+            4, 3, 2, 1, 0, 0, 0, 0, // token
+            0x10, 0, 0, 0, 0, 0, 0, 0, // source
+            0x20, 0, 0, 0, 0, 0, 0, 0, // target
+            0, 0, 0x0f, 0, 0, 0, 0, 0, // len
+        ];
+        assert_eq!(request.to_bytes(), expected);
+        let error = Error::relayed(ErrorKind::Device, "no".into()).with_errno(5).with_bytes_done(0x0102);
+        let completion = Completion { token: 7, place: 9, result: Err(error), bytes: 0x0102 }.to_bytes();
+        let expected: [u8; 34] = [
+            7, 0, 0, 0, 0, 0, 0, 0, // token
+            2, 1, 0, 0, 0, 0, 0, 0, // bytes
+            9, 0, 0, 0, 0, 0, 0, 0, // place
+            5, 0, 0, 0, // errno
+            12, 0, 0, 0, // kind
+            b'n', b'o',
+        ];
+        assert_eq!(completion, expected);
+        let numbers = [
+            (1, ErrorKind::InvalidInput),
+            (2, ErrorKind::OutOfRange),
+            (3, ErrorKind::Misaligned),
+            (4, ErrorKind::Busy),
+            (5, ErrorKind::Unsupported),
+            (6, ErrorKind::Unavailable),
+            (7, ErrorKind::NotFound),
+            (8, ErrorKind::PermissionDenied),
+            (9, ErrorKind::NoSpace),
+            (10, ErrorKind::OutOfMemory),
+            (11, ErrorKind::EndOfFile),
+            (12, ErrorKind::Device),
+            (13, ErrorKind::Interrupted),
+            (14, ErrorKind::Corrupt),
+            (15, ErrorKind::System),
+            (16, ErrorKind::Forked),
+            (17, ErrorKind::Panicked),
+        ];
+        for (number, kind) in numbers {
+            assert_eq!((code_of(kind), kind_of(number)), (number, kind));
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use datapipes_metrics::ByteRate;
 use serde::Serialize;
 
 /// What one stage did.
@@ -52,7 +53,11 @@ impl fmt::Display for GraphReport {
                 ms(s.queued_ns),
                 ms(s.buffer_ns),
                 if s.moved_bytes > 0 {
-                    format!(", {} bytes at {:.2} GB/s", s.moved_bytes, s.moved_bytes as f64 / s.busy_ns.max(1) as f64)
+                    format!(
+                        ", {} bytes at {}",
+                        s.moved_bytes,
+                        ByteRate::of(s.moved_bytes, s.busy_ns.max(1) as f64 / 1e9)
+                    )
                 } else {
                     String::new()
                 }

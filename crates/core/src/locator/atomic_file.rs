@@ -65,7 +65,7 @@ use crate::process::OwningProcess;
 pub use decide::{InPlaceReason, NameProtection, TargetKind};
 use decide::{Way, decide};
 use folder::Folder;
-pub use folder::parent_dir;
+pub use folder::{PathEnd, parent_dir, path_end};
 pub use identity::LostAttribute;
 pub use in_place::InPlaceFile;
 use in_place::{copy_all, write_all};

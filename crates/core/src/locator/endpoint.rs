@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -10,6 +11,11 @@ use super::file::file_place::FilePlace;
 use crate::error::Result;
 use crate::memory::{MemoryRange, Sharing};
 use crate::watch::WriteObservers;
+
+/// A path as a part of the name of a place.
+pub(super) fn path_words(path: &Path) -> String {
+    path.display().to_string().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
 
 /// How the bytes of a place are accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -22,6 +28,8 @@ pub enum Reach {
     File,
     /// By commands of a device that a backend knows.
     Device,
+    /// By requests to a server, which a backend makes.
+    Server,
     /// By calls of the place, which reads its bytes itself.
     Reader,
     /// In different ways: the place consists of several places.
@@ -44,9 +52,11 @@ pub enum Persistence {
 /// The facts that a place states about itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlaceFacts {
-    /// The kind of place, in the papers' words: "dram", "core-cache", "ssd", "pmem", "numa".
+    /// The kind of place, in the papers' words: "dram", "core-cache", "ssd", "pmem", "numa",
+    /// or in the words of its field: "object".
     pub kind: &'static str,
-    /// Its address as a URI, for people and for the command line.
+    /// Its address as a URI, for people and for the command line. Control characters of a path
+    /// are U+FFFD here: a name must not end a line of a report, or command a terminal.
     pub name: String,
     /// How its bytes are accessed.
     pub reach: Reach,

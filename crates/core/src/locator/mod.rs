@@ -26,11 +26,12 @@ mod uri;
 
 pub use crate::watch::{WriteObserver, WriteObservers};
 pub use atomic_file::{
-    AtomicFile, FileMode, InPlaceFile, InPlaceReason, LostAttribute, NameProtection, OutputFile, PublishOutcome,
-    TargetKind, parent_dir, target_kind,
+    AtomicFile, FileMode, InPlaceFile, InPlaceReason, LostAttribute, NameProtection, OutputFile, PathEnd,
+    PublishOutcome, TargetKind, parent_dir, path_end, target_kind,
 };
 pub use endpoint::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach, Reader, StagingHandle};
 pub use file::file_place::{FileAccess, FilePlace};
+pub use file::kind::file_kind_words;
 pub use file::ssd::Ssd;
 pub use in_memory::{CoreCache, Dram, NumaMemory};
 pub(crate) use ledger::Part as StagePart;

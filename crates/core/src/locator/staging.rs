@@ -128,6 +128,25 @@ impl Staging {
         Ok(StagingExtent { offset, len })
     }
 
+    /// Sets `len` offsets aside that no extent and no other call of this gets. They have no space
+    /// until something is written there, so what is written may be of any length up to `len`.
+    ///
+    /// ```
+    /// use datapipes_core::{StagePlace, Staging};
+    /// let staging = Staging::open(vec![StagePlace::memory(1 << 20, None)])?;
+    /// let open_ended = staging.offsets(1 << 40)?;
+    /// let extent = staging.extent(1 << 20)?; // all of the memory, behind these offsets
+    /// assert!(extent.offset >= open_ended + (1 << 40));
+    /// # Ok::<(), datapipes_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` if so many offsets are not left.
+    pub fn offsets(&self, len: u64) -> Result<u64> {
+        self.check_process("stage")?;
+        self.lock().fresh(len).ok_or_else(|| out_of_range(0, len))
+    }
+
     /// Frees bytes: they can no longer be read, and their space is reused. Bytes under a transfer
     /// are freed when it is over.
     pub fn free(&self, offset: u64, len: u64) {

@@ -1,5 +1,5 @@
 //! Names of places, for command lines: `ssd:/path?access=direct`, `dram:64M`, `cache:l2/core0`,
-//! `pmem:/mnt/pmem/x`, `numa:1?len=64M`, or a plain path.
+//! `pmem:/mnt/pmem/x`, `numa:1?len=64M`, `hbm:0?len=64M`, or a plain path.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// assert_eq!("dram:64M".parse::<Uri>()?, Uri::Dram { len: 64 << 20, node: None });
 /// assert_eq!("pmem:/mnt/x?emulated".parse::<Uri>()?, Uri::Pmem { path: "/mnt/x".into(), emulated: true });
 /// assert_eq!("numa:1?len=64M".parse::<Uri>()?, Uri::Numa { node: 1, len: 64 << 20 });
+/// assert_eq!("hbm:0?len=64M".parse::<Uri>()?, Uri::Hbm { device: 0, len: 64 << 20 });
 /// assert!("tape:0".parse::<Uri>().is_err_and(|e| e.to_string().contains("tape")));
 /// # Ok::<(), datapipes_core::Error>(())
 /// ```
@@ -57,6 +58,14 @@ pub enum Uri {
         /// The length in bytes.
         len: u64,
     },
+    /// Fresh memory of a GPU: `hbm:DEVICE[?len=SIZE]`. Without a size (0), it is as long as the
+    /// other end.
+    Hbm {
+        /// The number of the device.
+        device: u32,
+        /// The length in bytes.
+        len: u64,
+    },
 }
 
 impl Uri {
@@ -64,13 +73,13 @@ impl Uri {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Uri::Ssd { path, .. } | Uri::Pmem { path, .. } => Some(path),
-            Uri::Dram { .. } | Uri::CoreCache { .. } | Uri::Numa { .. } => None,
+            Uri::Dram { .. } | Uri::CoreCache { .. } | Uri::Numa { .. } | Uri::Hbm { .. } => None,
         }
     }
 }
 
 const FORMS: &str = "write a path, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/core0, \
-                     pmem:PATH[?emulated], or numa:NODE[?len=SIZE]";
+                     pmem:PATH[?emulated], numa:NODE[?len=SIZE], or hbm:DEVICE[?len=SIZE]";
 
 impl FromStr for Uri {
     type Err = Error;
@@ -146,6 +155,11 @@ impl FromStr for Uri {
                 let node = body.parse().map_err(|_| bad(format!("node `{body}` is not a number")))?;
                 let len = setting("len")?.map_or(Ok(0), parse_size).map_err(|e| bad(e.to_string()))?;
                 Ok(Uri::Numa { node, len })
+            }
+            "hbm" => {
+                let device = body.parse().map_err(|_| bad(format!("device `{body}` is not a number")))?;
+                let len = setting("len")?.map_or(Ok(0), parse_size).map_err(|e| bad(e.to_string()))?;
+                Ok(Uri::Hbm { device, len })
             }
             other => Err(bad(format!("no place is called `{other}`"))),
         }

@@ -84,32 +84,33 @@ impl Folder {
         let (mut found, mut left_out, mut budget) = (Vec::new(), 0, LookBudget::new());
         for entry in Dir::read_from(&self.fd).map_err(fail)? {
             let name = OsString::from(std::ffi::OsStr::from_bytes(entry.map_err(fail)?.file_name().to_bytes()));
-            let Some((name, owner)) = name.to_str().and_then(|name| Some((name, of_name(name)?))) else { continue };
+            let Some((name, whose)) = name.to_str().and_then(|name| Some((name, of_name(name)?))) else { continue };
             if found.len() == MAX_PAGES {
                 left_out += 1;
                 continue;
             }
-            if let Some(page) = self.page(name, owner, &mut budget) {
+            if let Some(page) = self.page(name, whose, &mut budget) {
                 found.push(page);
             }
         }
-        found.sort_by_key(|page| (page.owner.pid, page.owner.started));
+        found.sort_by_key(|page| (page.owner.pid, page.owner.started, page.number));
         Ok(OfferedPages { pages: found, left_out })
     }
 
     /// Reads a page. `None` for one that is gone, or whose process is.
-    fn page(&self, name: &str, owner: PageOwner, budget: &mut LookBudget) -> Option<OfferedPage> {
+    fn page(&self, name: &str, whose: (PageOwner, u32), budget: &mut LookBudget) -> Option<OfferedPage> {
+        let (owner, number) = whose;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return None,
-            Err(e) => return Some(OfferedPage::unreadable(owner, format!("it cannot be opened: {e}"))),
+            Err(e) => return Some(OfferedPage::unreadable(owner, number, format!("it cannot be opened: {e}"))),
         };
         let stat = match rustix::fs::fstat(&file) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
-            _ => return Some(OfferedPage::unreadable(owner, "it is not a file".to_owned())),
+            _ => return Some(OfferedPage::unreadable(owner, number, "it is not a file".to_owned())),
         };
-        let read = page::read(&file, owner, budget);
+        let read = page::read(&file, whose, budget);
         let is_over = match &read {
             Ok((namespace, _)) => *namespace == page::pid_namespace() && !owner.is_alive(),
             Err(_) => is_old(&stat) && !owner.is_alive(),
@@ -122,7 +123,7 @@ impl Folder {
             // Its number means another process here, or none.
             Ok((namespace, _)) if namespace != page::pid_namespace() => return None,
             Ok((_, page)) => page,
-            Err(why) => OfferedPage::unreadable(owner, why),
+            Err(why) => OfferedPage::unreadable(owner, number, why),
         })
     }
 }
@@ -141,12 +142,12 @@ fn path() -> PathBuf {
     }
 }
 
-/// The process in the name of a page: `PID-START-N`.
-fn of_name(name: &str) -> Option<PageOwner> {
+/// The process in the name of a page, and the page's number: `PID-START-N`.
+fn of_name(name: &str) -> Option<(PageOwner, u32)> {
     let mut parts = name.split('-');
     let owner = PageOwner { pid: parts.next()?.parse().ok()?, started: parts.next()?.parse().ok()? };
-    let is_whole = parts.next()?.parse::<u32>().is_ok() && parts.next().is_none();
-    (is_whole && owner.pid > 0).then_some(owner)
+    let number = parts.next()?.parse::<u32>().ok()?;
+    (parts.next().is_none() && owner.pid > 0).then_some((owner, number))
 }
 
 fn is_old(stat: &Stat) -> bool {
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn names_are_those_of_processes() {
-        assert_eq!(of_name("12-345-0"), Some(PageOwner { pid: 12, started: 345 }));
+        assert_eq!(of_name("12-345-6"), Some((PageOwner { pid: 12, started: 345 }, 6)));
         for odd in
             ["", "12", "12-345", "12-345-", "12-345-0-1", "-1-2-3", "0-1-2", "x-1-2", "12-99999999999999999999999-0"]
         {

@@ -137,6 +137,11 @@ pub(super) fn checksum(text: &[u8]) -> u64 {
 pub struct OfferedPage {
     /// The process that offers it, as its name says.
     pub owner: PageOwner,
+    /// Its number among the pages of the process, which may offer several.
+    pub number: u32,
+    /// When it was written, since the boot; zero where it cannot be read. Rates are by the time
+    /// between two pages, not between two looks at them.
+    pub written: Duration,
     /// How long ago it was written.
     pub age: Duration,
     /// How often it is written; zero where that is not known.
@@ -169,13 +174,18 @@ impl LookBudget {
 }
 
 impl OfferedPage {
-    pub(super) fn unreadable(owner: PageOwner, why: String) -> OfferedPage {
-        OfferedPage { owner, age: Duration::ZERO, every: Duration::ZERO, text: Err(why) }
+    pub(super) fn unreadable(owner: PageOwner, number: u32, why: String) -> OfferedPage {
+        let never = Duration::ZERO;
+        OfferedPage { owner, number, written: never, age: never, every: never, text: Err(why) }
     }
 }
 
-/// Reads a page of a process, and the namespace of its number.
-pub(super) fn read(file: &OwnedFd, owner: PageOwner, budget: &mut LookBudget) -> Result<(u64, OfferedPage), String> {
+/// Reads a page of a process, and the namespace of the process's number.
+pub(super) fn read(
+    file: &OwnedFd,
+    (owner, number): (PageOwner, u32),
+    budget: &mut LookBudget,
+) -> Result<(u64, OfferedPage), String> {
     for _ in 0..MAX_TRIES {
         let before = header(file)?;
         if before.owner != owner {
@@ -193,7 +203,8 @@ pub(super) fn read(file: &OwnedFd, owner: PageOwner, budget: &mut LookBudget) ->
                 let text = String::from_utf8(text).map_err(|_| "its text is not UTF-8".to_owned())?;
                 let age = Duration::from_nanos(now_ns().saturating_sub(before.written_ns));
                 let every = Duration::from_millis(before.every_ms);
-                return Ok((before.namespace, OfferedPage { owner, age, every, text: Ok(text) }));
+                let written = Duration::from_nanos(before.written_ns);
+                return Ok((before.namespace, OfferedPage { owner, number, written, age, every, text: Ok(text) }));
             }
         }
         let Some(left) = budget.tries.checked_sub(1) else { break };

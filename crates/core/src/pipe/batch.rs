@@ -80,7 +80,10 @@ impl Batch<'_> {
             // A thread of the parent's may hold the lock of what arrived.
             return;
         }
-        let Body::Queued(queue) = &self.pipe.body else {
+        // Where this thread does not get the pipe's share, each transfer is refused with the
+        // reason.
+        let lent = self.pipe.lend();
+        let (Body::Queued(queue), Ok(_)) = (&self.pipe.body, &lent) else {
             for (tag, span) in transfers {
                 let result = self.pipe.transfer(span);
                 self.arrivals.lock().push_back(Finished { tag, result });
@@ -134,6 +137,11 @@ impl Batch<'_> {
         if let Body::Queued(queue) = &self.pipe.body
             && self.under_way > 0
         {
+            // Who finds something done waits for nothing: entering and leaving the group would be
+            // paid for each item.
+            let waits = self.arrivals.lock().is_empty();
+            let share = self.pipe.share.as_ref().filter(|_| waits);
+            let _lent = share.and_then(|share| share.lend_if_possible());
             let least = least.clamp(1, self.under_way);
             self.drive(queue, least).inspect_err(|_| self.under_way = 0)?;
         }

@@ -3,13 +3,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::queue::Queue;
 use crate::backend::{Counters, InlineMover};
 use crate::error::Result;
 use crate::locator::Dram;
 use crate::locks::Mutex;
-use crate::plan::{BOUNCE_BYTES, RouteShape};
+use crate::plan::RouteShape;
 use crate::span::{CheckedSpan, Span};
 
 pub(crate) enum Stage {
@@ -28,6 +29,14 @@ impl Stage {
         match self {
             Stage::Inline(inline) => Ok(Started::Now(inline.transfer(span))),
             Stage::Queued(queue) => queue.submit(span).map(Started::Later),
+        }
+    }
+
+    /// Whether a piece is over: a ring, too, may copy what the page cache has when it is asked to.
+    fn is_over(&self, started: &Started) -> bool {
+        match (self, started) {
+            (Stage::Queued(queue), Started::Later(token)) => queue.is_done(*token),
+            _ => true,
         }
     }
 
@@ -59,6 +68,11 @@ impl Chain {
         Chain { shape, stages, bounce: Mutex::new(bounce) }
     }
 
+    /// Whether no hop has a queue.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.stages.iter().all(|stage| matches!(stage, Stage::Inline(_)))
+    }
+
     pub(crate) fn counters(&self) -> Vec<Counters> {
         self.stages.iter().map(Stage::counters).collect()
     }
@@ -87,46 +101,108 @@ impl Chain {
     fn bounce(&self, span: CheckedSpan) -> Result<()> {
         let [up, down] = self.stages.as_slice() else { unreachable!("a bounce has two hops") };
         let buffers = self.bounce.lock();
-        let mut pieces = Pieces { span, at: 0, number: 0, buffers: buffers.len() };
-        // Pieces whose bytes are on their way into a buffer, and out of it, in order.
-        let mut reading: VecDeque<(Piece, Started)> = VecDeque::new();
-        let mut writing: VecDeque<(Piece, Started)> = VecDeque::new();
+        let buffer_bytes = buffers.first().map_or(0, Dram::len);
+        let mut pieces = Pieces { span, at: 0, number: 0, buffers: buffers.len(), buffer_bytes };
+        // Before a write was looked at, reads are waited for.
+        let (mut reads, mut writes) = (InOrder::new(up, Duration::ZERO), InOrder::new(down, Duration::MAX));
         let mut moved = 0;
         let mut run = || -> Result<()> {
             loop {
-                while reading.len() < buffers.len() {
-                    let Some(piece) = pieces.next() else { break };
-                    // A buffer is free once the write that used it is done.
-                    if let Some((before, _)) = writing.front()
-                        && before.slot == piece.slot
-                        && let Some((before, started)) = writing.pop_front()
-                    {
-                        down.finish(started)?;
-                        moved = before.end;
+                let handed_on = match reads.take_over()? {
+                    Some(piece) => {
+                        writes.start(piece, Span { source: piece.slot, ..piece.span.span() })?;
+                        true
                     }
-                    let started = up.start(Span { target: piece.slot, ..piece.span.span() })?;
-                    reading.push_back((piece, started));
+                    None => false,
+                };
+                while let Some(piece) = writes.take_over()? {
+                    moved = piece.end;
                 }
-                let Some((piece, started)) = reading.pop_front() else { break };
-                up.finish(started)?;
-                let started = down.start(Span { source: piece.slot, ..piece.span.span() })?;
-                writing.push_back((piece, started));
+                // Both hops work in order. So with fewer pieces than buffers the next one is free.
+                // It is filled before another one is handed on, which may take this thread's time.
+                if reads.len().saturating_add(writes.len()) < buffers.len()
+                    && let Some(piece) = pieces.next()
+                {
+                    reads.start(piece, Span { target: piece.slot, ..piece.span.span() })?;
+                    continue;
+                }
+                if handed_on {
+                    continue;
+                }
+                // What is over first is waited for: then the other hop has work meanwhile.
+                match (reads.expected(), writes.expected()) {
+                    (None, None) => return Ok(()),
+                    (Some(read), write) if write.is_none_or(|write| read <= write) => reads.wait(),
+                    _ => writes.wait(),
+                }
             }
-            while let Some((piece, started)) = writing.pop_front() {
-                down.finish(started)?;
-                moved = piece.end;
-            }
-            Ok(())
         };
         let result = run();
         // After an error the others are waited for: they hold the buffers.
-        for (_, started) in reading {
-            let _ = up.finish(started);
-        }
-        for (_, started) in writing {
-            let _ = down.finish(started);
-        }
+        reads.end();
+        writes.end();
         result.map_err(|e| e.with_bytes_done(moved))
+    }
+}
+
+/// Pieces that a hop of a bounce moves, in order.
+struct InOrder<'a> {
+    stage: &'a Stage,
+    pieces: VecDeque<(Piece, Started, Instant)>,
+    /// The time that a piece takes: that of the last one that was waited for, or less where one was
+    /// over sooner.
+    takes: Duration,
+    /// Whether the first one was waited for.
+    is_awaited: bool,
+}
+
+impl InOrder<'_> {
+    fn new(stage: &Stage, takes: Duration) -> InOrder<'_> {
+        InOrder { stage, pieces: VecDeque::new(), takes, is_awaited: false }
+    }
+
+    fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn start(&mut self, piece: Piece, span: Span) -> Result<()> {
+        let begun = Instant::now();
+        let started = self.stage.start(span)?;
+        self.pieces.push_back((piece, started, begun));
+        Ok(())
+    }
+
+    /// Takes the first piece, if it is over.
+    fn take_over(&mut self) -> Result<Option<Piece>> {
+        if !self.pieces.front().is_some_and(|(_, started, _)| self.stage.is_over(started)) {
+            return Ok(None);
+        }
+        let Some((piece, started, begun)) = self.pieces.pop_front() else { return Ok(None) };
+        if !std::mem::take(&mut self.is_awaited) {
+            // It may have been over for long.
+            self.takes = self.takes.min(begun.elapsed());
+        }
+        self.stage.finish(started).map(|()| Some(piece))
+    }
+
+    /// How long it may be until the first piece is over; `None` without one.
+    fn expected(&self) -> Option<Duration> {
+        self.pieces.front().map(|(_, _, begun)| self.takes.saturating_sub(begun.elapsed()))
+    }
+
+    /// Waits until the first piece is over. How it ended is told when it is taken.
+    fn wait(&mut self) {
+        let Some((_, started, begun)) = self.pieces.front_mut() else { return };
+        let result = self.stage.finish(std::mem::replace(started, Started::Now(Ok(()))));
+        *started = Started::Now(result);
+        (self.takes, self.is_awaited) = (begun.elapsed(), true);
+    }
+
+    /// Waits for all that is left.
+    fn end(&mut self) {
+        for (_, started, _) in self.pieces.drain(..) {
+            let _ = self.stage.finish(started);
+        }
     }
 }
 
@@ -146,6 +222,8 @@ struct Pieces {
     at: u64,
     number: usize,
     buffers: usize,
+    /// Bytes of each buffer; they lie one behind another.
+    buffer_bytes: usize,
 }
 
 impl Iterator for Pieces {
@@ -153,8 +231,8 @@ impl Iterator for Pieces {
 
     fn next(&mut self) -> Option<Piece> {
         let left = self.span.len.checked_sub(self.at).filter(|left| *left > 0)?;
-        let len = left.min(BOUNCE_BYTES as u64);
-        let slot = self.number.checked_rem(self.buffers)?.checked_mul(BOUNCE_BYTES)? as u64;
+        let len = left.min(self.buffer_bytes as u64);
+        let slot = self.number.checked_rem(self.buffers)?.checked_mul(self.buffer_bytes)? as u64;
         let span = self.span.part(self.at, len).ok()?;
         let end = self.at.checked_add(len)?;
         (self.at, self.number) = (end, self.number.wrapping_add(1));

@@ -45,6 +45,8 @@ impl Pipe {
         }
         check_targets(spans)?;
         let merged = self.merge(spans);
+        // Once for all of them.
+        let _lent = self.lend()?;
         let (mut done, mut failed): (u64, Option<(usize, Error)>) = (0, None);
         let mut finish = |number: usize, result: Result<()>| {
             match result {

@@ -27,6 +27,7 @@ use crate::locator::{Endpoint, EndpointHandle};
 use crate::plan::{Leg, Plan, Planner, Route, RouteShape, Unopened};
 use crate::process::OwningProcess;
 use crate::span::{Begins, Bounds, CheckedSpan, MAX_OFFSET, Span};
+use crate::thread_share::{LentShare, TransferShare};
 use crate::topology::Topology;
 use chain::Chain;
 use queue::Queue;
@@ -64,6 +65,7 @@ pub struct Pipe {
     target: Endpoint,
     bounds: Bounds,
     owner: OwningProcess,
+    share: Option<Arc<TransferShare>>,
 }
 
 /// What the runtime works with.
@@ -104,7 +106,11 @@ trait CompositeTransfer: fmt::Debug + Send + Sync {
 /// A transfer that was started. Dropping it neither cancels the transfer nor frees its memory.
 #[must_use = "a started transfer is complete when `wait` returns"]
 #[derive(Debug)]
-pub struct Transfer(State);
+pub struct Transfer {
+    state: State,
+    /// What the thread gets that completes it.
+    share: Option<Arc<TransferShare>>,
+}
 
 #[derive(Debug)]
 enum State {
@@ -119,7 +125,8 @@ impl Transfer {
     /// # Errors
     /// The transfer's own error, with the bytes done before it.
     pub fn wait(mut self) -> Result<()> {
-        match std::mem::replace(&mut self.0, State::Done(Ok(()))) {
+        let _lent = self.share.as_ref().and_then(|share| share.lend_if_possible());
+        match std::mem::replace(&mut self.state, State::Done(Ok(()))) {
             State::Done(result) => result,
             State::Pending { queue, token } => queue.wait(token),
             State::Composite(transfer) => transfer.wait(),
@@ -128,7 +135,15 @@ impl Transfer {
 
     /// Whether [`wait`](Self::wait) would return at once. It asks the device, and does not block.
     pub fn is_done(&self) -> bool {
-        match &self.0 {
+        // Who asks an engine or several pipes may find that the rest is to be copied here.
+        let may_copy = match &self.state {
+            State::Done(_) => false,
+            State::Pending { queue, .. } => queue.event().is_none(),
+            State::Composite(_) => true,
+        };
+        let share = self.share.as_ref().filter(|_| may_copy);
+        let _lent = share.and_then(|share| share.lend_if_possible());
+        match &self.state {
             State::Done(_) => true,
             State::Pending { queue, token } => queue.is_done(*token),
             State::Composite(transfer) => transfer.is_done(),
@@ -138,7 +153,7 @@ impl Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let State::Pending { queue, token } = &self.0 {
+        if let State::Pending { queue, token } = &self.state {
             queue.forget(*token);
         }
     }
@@ -217,7 +232,7 @@ impl Pipe {
             _ => None,
         };
         let bounds = Bounds { source: end_of(&source), target: end_of(&target), one_file };
-        Pipe { route, body, source, target, bounds, owner: OwningProcess::here() }
+        Pipe { route, body, source, target, bounds, owner: OwningProcess::here(), share: None }
     }
 
     /// The span, if it lies within both ends and this is the process that connected them: the door
@@ -265,6 +280,7 @@ impl Pipe {
 
     #[inline]
     fn move_now(&self, span: CheckedSpan) -> Result<()> {
+        let _lent = self.lend()?;
         match &self.body {
             Body::Inline(inline) => inline.transfer(span.span()),
             Body::Queued(queue) => queue.wait(queue.submit(span.span())?),
@@ -288,12 +304,15 @@ impl Pipe {
     /// `OutOfRange`, `Busy`: nothing was started.
     pub fn start(&self, span: Span) -> Result<Transfer> {
         let span = self.check(span)?;
-        Ok(Transfer(match &self.body {
+        let _lent = self.lend()?;
+        let state = match &self.body {
             Body::Inline(inline) => State::Done(inline.transfer(span.span())),
             Body::Queued(queue) => State::Pending { token: queue.submit(span.span())?, queue: queue.clone() },
             Body::Chain(chain) => State::Done(chain.transfer(span)),
             Body::Composite(pipes) => State::Composite(pipes.clone().start(span)?),
-        }))
+        };
+        let share = if matches!(state, State::Done(_)) { None } else { self.share.clone() };
+        Ok(Transfer { state, share })
     }
 
     /// A descriptor that is readable when transfers that were started may be done: for programs
@@ -339,6 +358,41 @@ impl Pipe {
         self.route.thread_share = Some(share.to_owned());
     }
 
+    /// The same pipe, whose transfers run with a share; `keeps_bytes` where that is how its bytes
+    /// are kept out of the rest of the cache.
+    pub(crate) fn with_share(mut self, share: Arc<TransferShare>, keeps_bytes: bool) -> Pipe {
+        let why = match keeps_bytes {
+            true => " (the bytes stay in this part of the cache, since no primitive can bypass the caches)",
+            false => "",
+        };
+        self.route.transfer_share = Some(format!("{}{why}", share.summary()));
+        self.share = Some(share);
+        self
+    }
+
+    pub(crate) fn has_share(&self) -> bool {
+        self.share.is_some()
+    }
+
+    /// Gives this thread the pipe's share, if it has one, until the result is dropped.
+    #[inline]
+    pub(crate) fn lend(&self) -> Result<Option<LentShare<'_>>> {
+        self.share.as_ref().map(|share| share.lend()).transpose()
+    }
+
+    /// Whether all loads and stores of a transfer are those of the thread that calls `transfer`.
+    pub(crate) fn is_carried_out_by_caller(&self) -> bool {
+        // Pages of a file come by the disk, and a place that reads itself has threads of its own.
+        if self.source.memory().is_none() || self.target.memory().is_none() {
+            return false;
+        }
+        match &self.body {
+            Body::Inline(_) => true,
+            Body::Chain(chain) => chain.is_inline(),
+            Body::Queued(_) | Body::Composite(_) => false,
+        }
+    }
+
     /// What really happened so far.
     pub fn report(&self) -> PipeReport {
         if !self.owner.is_here() {
@@ -348,9 +402,16 @@ impl Pipe {
             Body::Inline(inline) => vec![inline.counters()],
             Body::Queued(queue) => vec![queue.counters()],
             Body::Chain(chain) => chain.counters(),
-            Body::Composite(pipes) => return pipes.report(&self.route),
+            Body::Composite(pipes) => return self.with_troubles(pipes.report(&self.route)),
         };
-        PipeReport::new(&self.route, counters)
+        self.with_troubles(PipeReport::new(&self.route, counters))
+    }
+
+    fn with_troubles(&self, mut report: PipeReport) -> PipeReport {
+        if let Some(share) = &self.share {
+            (report.share_troubles, report.first_share_trouble) = share.troubles();
+        }
+        report
     }
 }
 

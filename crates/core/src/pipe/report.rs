@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use datapipes_metrics::{Label, Sample};
+use datapipes_metrics::{ByteRate, Label, Sample};
 use serde::Serialize;
 
 use crate::backend::Counters;
@@ -50,6 +50,18 @@ pub struct PipeReport {
     /// By place, where one end is a staging.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<PlaceReport>,
+    /// Where the pipe has a share: how often a thread completed a transfer without it, or kept it
+    /// afterwards.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub share_troubles: u64,
+    /// The first of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_share_trouble: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // The serializer's signature.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl PipeReport {
@@ -65,6 +77,8 @@ impl PipeReport {
             target: route.target.clone(),
             hops: hops.collect(),
             places: Vec::new(),
+            share_troubles: 0,
+            first_share_trouble: None,
         }
     }
 
@@ -108,12 +122,15 @@ impl fmt::Display for PipeReport {
                 None => writeln!(f)?,
             }
         }
+        if let Some(first) = &self.first_share_trouble {
+            writeln!(f, "  the share of the transfers failed {} times, first: {first}", self.share_troubles)?;
+        }
         for hop in &self.hops {
             let c = &hop.counters;
-            let rate = if c.busy_ns > 0 { c.bytes as f64 / c.busy_ns as f64 } else { 0.0 };
+            let rate = ByteRate::of(c.bytes, c.busy_ns as f64 / 1e9);
             writeln!(
                 f,
-                "  {}: {} bytes in {} transfers, {:.2} s, {rate:.2} GB/s",
+                "  {}: {} bytes in {} transfers, {:.2} s, {rate}",
                 hop.primitive,
                 c.bytes,
                 c.transfers,

@@ -3,11 +3,14 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use super::chain::{Chain, Stage};
 use super::queue::Queue;
-use crate::backend::{Counters, Job, JobCompletion, QueuedMover};
+use crate::backend::{Counters, InlineMover, Job, JobCompletion, QueuedMover};
 use crate::error::{Error, ErrorKind, Result};
+use crate::locator::Dram;
 use crate::memory::{MapOptions, MemoryRange, Pages, Region};
-use crate::span::Span;
+use crate::plan::RouteShape;
+use crate::span::{Bounds, Span};
 
 #[derive(Default)]
 struct State {
@@ -43,6 +46,15 @@ impl Device {
         });
     }
 
+    /// Completes all jobs at once.
+    fn finish_all(&self) {
+        self.with(|state| {
+            for Job { token, .. } in state.jobs.drain(..) {
+                state.done.push(JobCompletion { token, result: Ok(()) });
+            }
+        });
+    }
+
     fn outstanding(&self) -> usize {
         self.with(|state| state.jobs.len())
     }
@@ -50,7 +62,16 @@ impl Device {
     /// Returns when `n` jobs are outstanding.
     fn until_outstanding(&self, n: usize) {
         let (state, changed) = &*self.0;
-        drop(changed.wait_while(state.lock().unwrap(), |s| s.jobs.len() < n).unwrap());
+        let patience = Duration::from_secs(30);
+        let (mut state, waited) =
+            changed.wait_timeout_while(state.lock().unwrap(), patience, |s| s.jobs.len() < n).unwrap();
+        if waited.timed_out() {
+            // Whoever waits for the device must end, or the test would not.
+            state.broken = true;
+            drop(state);
+            changed.notify_all();
+            panic!("never were {n} jobs outstanding");
+        }
     }
 }
 
@@ -227,4 +248,143 @@ fn a_broken_device_is_an_error_for_every_waiter() {
         }
     });
     assert!(queue.is_done(tokens[0]), "`wait` would not block");
+}
+
+/// Reads at once, and notes at each read how many jobs the device of the other hop has.
+#[derive(Clone)]
+struct Reads {
+    device: Device,
+    seen: Arc<Mutex<Vec<usize>>>,
+    done: Arc<Mutex<Vec<JobCompletion>>>,
+}
+
+impl Reads {
+    fn note(&self) {
+        self.seen.lock().unwrap().push(self.device.outstanding());
+    }
+}
+
+impl InlineMover for Reads {
+    fn transfer(&self, _: Span) -> Result<()> {
+        self.note();
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+impl QueuedMover for Reads {
+    #[allow(clippy::result_large_err)] // The job comes back whole.
+    fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
+        self.note();
+        self.done.lock().unwrap().push(JobCompletion { token: job.token, result: Ok(()) });
+        Ok(())
+    }
+
+    fn complete(&self, _: bool, done: &mut Vec<JobCompletion>) -> Result<()> {
+        done.append(&mut self.done.lock().unwrap());
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+#[test]
+fn a_buffer_that_was_filled_is_emptied_while_the_next_is_filled() {
+    for is_queued in [false, true] {
+        let device = Device::default();
+        let reads = Reads { device: device.clone(), seen: Arc::default(), done: Arc::default() };
+        let seen = reads.seen.clone();
+        let region = Region::map(8192, MapOptions::default().pages(Pages::Small)).unwrap();
+        let buffers = [0, 4096].map(|at| Dram::over(region.range(at, 4096).unwrap())).to_vec();
+        let whole = region.range(0, 8192).unwrap();
+        let up = match is_queued {
+            true => Stage::Queued(Arc::new(Queue::new(Box::new(reads), None, Some(whole.clone())))),
+            false => Stage::Inline(Box::new(reads)),
+        };
+        let down = Queue::new(Box::new(device.clone()), Some(whole), None);
+        let chain = Chain::new(RouteShape::Bounce, vec![up, Stage::Queued(Arc::new(down))], buffers);
+        let bounds = Bounds { source: u64::MAX, target: u64::MAX, one_file: None };
+        let span = bounds.check(Span { source: 0, target: 0, len: 4 * 4096 }).unwrap();
+        std::thread::scope(|scope| {
+            let moving = scope.spawn(|| chain.transfer(span));
+            for left in (0..4).rev() {
+                // The last piece is alone; otherwise the next one is under way as well.
+                device.until_outstanding(if left == 0 { 1 } else { 2 });
+                device.finish(0, Ok(()));
+            }
+            moving.join().unwrap().unwrap();
+        });
+        // With each read but the first, the write of the piece before it is under way.
+        assert_eq!(*seen.lock().unwrap(), [0, 1, 1, 1]);
+    }
+}
+
+#[test]
+fn what_is_read_while_a_write_is_under_way_is_written_at_once() {
+    let (source, target) = (Device::default(), Device::default());
+    let region = Region::map(8192, MapOptions::default().pages(Pages::Small)).unwrap();
+    let buffers = [0, 4096].map(|at| Dram::over(region.range(at, 4096).unwrap())).to_vec();
+    let whole = region.range(0, 8192).unwrap();
+    let up = Queue::new(Box::new(source.clone()), None, Some(whole.clone()));
+    let down = Queue::new(Box::new(target.clone()), Some(whole), None);
+    let stages = [up, down].map(|queue| Stage::Queued(Arc::new(queue)));
+    let chain = Chain::new(RouteShape::Bounce, stages.into(), buffers);
+    let bounds = Bounds { source: u64::MAX, target: u64::MAX, one_file: None };
+    let span = bounds.check(Span { source: 0, target: 0, len: 4 * 4096 }).unwrap();
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| chain.transfer(span));
+        // Both buffers are filled at once, and each is emptied as soon as it is full.
+        source.until_outstanding(2);
+        source.finish(0, Ok(()));
+        target.until_outstanding(1);
+        source.finish(0, Ok(()));
+        target.until_outstanding(2);
+        while !moving.is_finished() {
+            for device in [&source, &target].into_iter().filter(|device| device.outstanding() > 0) {
+                device.finish(0, Ok(()));
+            }
+            std::thread::yield_now();
+        }
+        moving.join().unwrap().unwrap();
+    });
+}
+
+/// A hop that works on this thread gets one buffer, and the next one is filled before it gets
+/// another.
+#[test]
+fn a_free_buffer_is_filled_before_another_is_handed_on() {
+    struct Writes(Device, Arc<Mutex<Vec<usize>>>);
+    impl InlineMover for Writes {
+        fn transfer(&self, _: Span) -> Result<()> {
+            self.1.lock().unwrap().push(self.0.outstanding());
+            Ok(())
+        }
+        fn counters(&self) -> Counters {
+            Counters::default()
+        }
+    }
+    let (source, seen) = (Device::default(), Arc::default());
+    let region = Region::map(8192, MapOptions::default().pages(Pages::Small)).unwrap();
+    let buffers = [0, 4096].map(|at| Dram::over(region.range(at, 4096).unwrap())).to_vec();
+    let up = Queue::new(Box::new(source.clone()), None, Some(region.range(0, 8192).unwrap()));
+    let down = Stage::Inline(Box::new(Writes(source.clone(), Arc::clone(&seen))));
+    let chain = Chain::new(RouteShape::Bounce, vec![Stage::Queued(Arc::new(up)), down], buffers);
+    let bounds = Bounds { source: u64::MAX, target: u64::MAX, one_file: None };
+    let span = bounds.check(Span { source: 0, target: 0, len: 4 * 4096 }).unwrap();
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| chain.transfer(span));
+        source.until_outstanding(2);
+        // Both are over before one is looked at.
+        source.finish_all();
+        source.until_outstanding(2);
+        source.finish_all();
+        moving.join().unwrap().unwrap();
+    });
+    assert_eq!(seen.lock().unwrap().len(), 4);
+    assert_eq!(seen.lock().unwrap()[1], 1, "the first buffer was filled again before the second was emptied");
 }

@@ -157,6 +157,8 @@ fn every_constraint_bears_on_the_choice() {
     assert_eq!(chosen(Constraints { deny: names(&["short"]), ..base() }).unwrap(), ["long"]);
     assert_eq!(chosen(Constraints { require_offload: true, ..base() }).unwrap(), ["engine"]);
     assert_eq!(chosen(Constraints { bypass_processor_cache: true, ..base() }).unwrap(), ["long"]);
+    let fill = Constraints { typical_len: Some(1 << 30), fill_processor_cache: true, ..base() };
+    assert_eq!(chosen(fill).unwrap(), ["short"]);
     let long = Constraints { typical_len: Some(1 << 30), bypass_page_cache: true, ..base() };
     assert_eq!(chosen(long).unwrap(), ["short"]);
     assert_eq!(chosen(Constraints { at_least: Some(6e9), ..base() }).unwrap(), ["long"]);
@@ -180,7 +182,7 @@ fn a_route_gives_a_reason_for_every_primitive_it_does_not_take() {
 #[test]
 fn a_refusal_names_every_alternative_with_its_reason() {
     let constraints = [
-        (Constraints { at_least: Some(1e12), ..Constraints::default() }, "less than the 1000.000 required"),
+        (Constraints { at_least: Some(1e12), ..Constraints::default() }, "less than the 1.00 TB/s required"),
         (Constraints { only: vec!["absent".into()], ..Constraints::default() }, "the machine lacks it"),
         (Constraints { only: vec!["absent".into()], ..Constraints::default() }, "only absent was asked for"),
         (Constraints { require_offload: true, at_least: Some(2e9), ..Constraints::default() }, "uses a core"),
@@ -273,12 +275,34 @@ fn device(rate: f64) -> Vec<Known> {
 fn between_devices_the_faster_of_direct_and_bounce_is_taken() {
     let bounce = plan(device(1e9), At::Device, At::Device, &Constraints::default()).unwrap();
     assert_eq!((bounce.shape, bounce.route.primitives()), (RouteShape::Bounce, vec!["read", "write"]));
-    assert_eq!(bounce.bounce.len(), super::BOUNCE_BUFFERS);
+    assert_eq!(bounce.bounce.len(), super::NEAR.count);
     let within = bounce.route.rejected.iter().find(|r| r.primitive == "within").unwrap();
-    assert_eq!(within.why, "another way is estimated to be faster");
+    // 1 us and 1 MiB at 1 GB/s, against the slower leg of the bounce (2 GB/s) and a tenth.
+    assert_eq!(within.why, "estimated 1049.6 us for 1048576 bytes by within, 577.8 us by read and write");
+    assert!(within.quality.is_some());
     let direct = plan(device(3e9), At::Device, At::Device, &Constraints::default()).unwrap();
     assert_eq!((direct.shape, direct.route.primitives()), (RouteShape::Direct, vec!["within"]));
     assert!(direct.bounce.is_empty());
+}
+
+#[test]
+fn to_a_distant_place_more_is_under_way() {
+    let mut far = device(1.0);
+    far[1] = serves("write", At::Memory, At::Device, quality(20e6, 2e9));
+    let bounce = plan(far, At::Device, At::Device, &Constraints::default()).unwrap();
+    assert_eq!((bounce.shape, bounce.route.primitives()), (RouteShape::Bounce, vec!["read", "write"]));
+    assert_eq!((bounce.bounce.len(), bounce.bounce[0].len()), (super::DISTANT.count, super::DISTANT.bytes));
+}
+
+#[test]
+fn where_a_core_copies_for_a_quicker_device_the_buffers_stay_in_its_cache() {
+    for (rate, expected) in [(4e9, super::COPIED), (3e9, super::NEAR)] {
+        let mut copied = device(1.0);
+        copied[1] = serves("write", At::Memory, At::Device, Quality { offload: true, ..quality(1000.0, rate) });
+        let bounce = plan(copied, At::Device, At::Device, &Constraints::default()).unwrap();
+        assert_eq!((bounce.shape, bounce.route.primitives()), (RouteShape::Bounce, vec!["read", "write"]));
+        assert_eq!((bounce.bounce.len(), bounce.bounce[0].len()), (expected.count, expected.bytes));
+    }
 }
 
 #[test]

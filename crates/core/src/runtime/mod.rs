@@ -32,8 +32,8 @@ pub(crate) mod schedule;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
 mod state;
-mod thread_share;
 mod transfer;
+mod transfer_meter;
 
 pub(crate) use coordinator::event_source::{EventSource, Interest};
 pub use handle::{Cancelled, Handle, Handles};
@@ -42,7 +42,9 @@ pub use options::{ConnectOptions, RuntimeOptions};
 pub use pipe::{RefusedTransfer, RuntimePipe};
 pub use report::{ClassLatencies, ResourceReport, RuntimeReport};
 pub use schedule::{ClassStats, FlowStats, PriorityClass, SchedulePolicy, ScheduleStats, Served, ServiceLevel};
-pub use thread_share::ThreadShare;
+pub use transfer_meter::{MeteredTransfers, TransferMeter};
+
+pub use crate::thread_share::ThreadShare;
 
 use crate::backend::{Constraints, check_count};
 use crate::error::{Error, Result};
@@ -52,6 +54,7 @@ use crate::machine::Machine;
 use crate::span::Span;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
+use crate::thread_share;
 use crate::threads::{self, JoinHandle};
 use coordinator::Coordinator;
 use state::RuntimeState;
@@ -141,8 +144,9 @@ impl Runtime {
     /// asked for.
     ///
     /// # Errors
-    /// As [`Machine::connect_with`]; `Unsupported` where the rate asked for cannot be promised
-    /// beside what was promised already.
+    /// As [`Machine::connect_with`], with a share as [`Machine::connect_with_share`]; `Unsupported`
+    /// where the rate asked for cannot be promised beside what was promised already, and for a
+    /// share of a pipe whose bytes a device moves: threads serve such pipes in common.
     pub fn connect_with(
         &self,
         source: &dyn Locator,
@@ -154,7 +158,11 @@ impl Runtime {
         check_count("queue", options.queue.map(|queue| queue as u64))?;
         let urgent = options.constraints.urgent || options.service.class == PriorityClass::Latency;
         let constraints = Constraints { urgent, ..options.constraints.clone() };
-        let mut pipe = self.state.machine.connect_with(source, target, &constraints)?;
+        let machine = &self.state.machine;
+        let mut pipe = match &options.thread_share {
+            Some(share) => machine.connect_with_share(source, target, &constraints, share.clone())?,
+            None => machine.connect_with(source, target, &constraints)?,
+        };
         if let Some(share) = &self.state.share {
             pipe.note_threads(share);
         }
@@ -268,7 +276,10 @@ impl Ending {
         }
         let stand_in = self.state.coordinator.stop();
         if waits {
-            for thread in [self.thread.take(), stand_in].into_iter().flatten() {
+            // One that sleeps on descriptors which the program closed hears of nothing: it is left
+            // asleep, with what it needs.
+            let own = self.thread.take().filter(|_| !self.state.coordinator.is_unreachable());
+            for thread in [own, stand_in].into_iter().flatten() {
                 // Foreign code that panicked in it was caught; were it ours, what is left is
                 // dropped all the same.
                 let _ = threads::join(thread);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::schedule::{SchedulePolicy, ServiceLevel};
-use super::thread_share::ThreadShare;
+use super::transfer_meter::TransferMeter;
 use crate::backend::{Constraints, check_count};
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::thread_share::ThreadShare;
 
 /// How a runtime works.
 #[derive(Clone, Debug)]
@@ -106,6 +107,12 @@ pub struct ConnectOptions {
     pub service: ServiceLevel,
     /// Transfers under way, at most; [`RuntimeOptions::queue`] if not given.
     pub queue: Option<usize>,
+    /// Who counts its transfers, beside those of other pipes. A transfer then costs two looks at
+    /// the clock more, unless times are measured already.
+    pub meter: Option<Arc<TransferMeter>>,
+    /// A share of caches and memory bandwidth for threads while they carry out its transfers.
+    /// Nothing of it is copied on callers then.
+    pub thread_share: Option<Arc<dyn ThreadShare>>,
 }
 
 crate::setters! {
@@ -113,5 +120,15 @@ crate::setters! {
         constraints: Constraints,
         service: ServiceLevel,
         queue: into Option<usize>,
+        meter: into Option<Arc<TransferMeter>>,
+    }
+}
+
+impl ConnectOptions {
+    /// The same with a share of caches and memory bandwidth for threads while they carry out its
+    /// transfers.
+    #[must_use]
+    pub fn thread_share(self, share: Arc<dyn ThreadShare>) -> ConnectOptions {
+        ConnectOptions { thread_share: Some(share), ..self }
     }
 }

@@ -12,6 +12,7 @@ use super::state::RuntimeState;
 use super::transfer::in_flight::{
     AlignmentEnd, Callback, InFlightTransfer, Leases, PartScheduler, PipeParts, PipeState,
 };
+use super::transfer_meter::TransferRecorders;
 use crate::backend::CompletionNotifier;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard;
@@ -72,16 +73,24 @@ impl RuntimePipe {
     /// `Unsupported` where the rate asked for cannot be promised beside what was promised already;
     /// what the kernel says to its event.
     pub(super) fn connect(runtime: Arc<RuntimeState>, pipe: Pipe, options: &ConnectOptions) -> Result<RuntimePipe> {
+        let queue = pipe.queue().filter(|queue| queue.event().is_some());
+        // Engines are asked whether they are done, and have no event.
+        let by_device = queue.is_some() || pipe.route().hops.iter().any(|hop| hop.quality.offload);
+        if by_device && pipe.has_share() {
+            let context =
+                format!("{pipe:?}: a device moves its bytes, and threads serve it in common with other pipes");
+            let error = Error::new(ErrorKind::Unsupported, "connect", context);
+            return Err(error.with_advice("give the share to the runtime, or connect the pipe without one"));
+        }
         let resource = runtime.resource(&pipe)?;
         let coordinator = runtime.coordinator.clone();
-        let queue = pipe.queue().filter(|queue| queue.event().is_some());
         if let Some(queue) = queue {
             coordinator.add_queue(queue)?;
         }
         let service = options.service.clone();
         let flow = resource.join(service.clone(), queue)?;
-        // Callers have no part in the share of the runtime's threads.
-        let may_be_inline = runtime.share.is_none();
+        // Callers have no part in a share.
+        let may_be_inline = runtime.share.is_none() && !pipe.has_share();
         let at_once =
             may_be_inline && resource.workers().is_some() && service.at_most.is_none() && is_memory_copy(&pipe);
         let counts_panics = coordinator.troubles.panics().number();
@@ -94,7 +103,10 @@ impl RuntimePipe {
             queue: options.queue.unwrap_or(runtime.options.queue),
             counts: runtime.counts.clone(),
             next_request: runtime.next_request.clone(),
-            times: runtime.latencies.as_ref().map(|latencies| latencies.of(service.class)),
+            recorders: TransferRecorders::new(
+                runtime.latencies.as_ref().map(|latencies| latencies.of(service.class)),
+                options.meter.clone(),
+            ),
         });
         Ok(RuntimePipe { state: Arc::new(state), resource, runtime, at_once, counts_panics, service })
     }
@@ -203,7 +215,7 @@ impl RuntimePipe {
             Err(e) if matches!(e.kind(), ErrorKind::OutOfRange | ErrorKind::Busy | ErrorKind::InvalidInput) => Err(e),
             result => {
                 self.runtime.counts.at_once(result.is_ok());
-                self.state.record_since(since);
+                self.state.record_since(since, span.len, &result);
                 Ok(Handle::finished(result, self.counts_panics))
             }
         }

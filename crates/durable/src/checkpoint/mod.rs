@@ -35,17 +35,22 @@
 //! each file, and a cleanup after a crash.) The manifest comes last, because the checksums are
 //! computed while the device writes the bytes.
 //!
+//! [`Checkpoints::over`] keeps them in other places, such as objects of a bucket, which appear as a
+//! whole, too.
+//!
 //! A save neither copies the regions first, nor compresses them, nor saves only what changed. While
 //! it runs, its regions are leased for reading, and writers get `Busy`.
 
 mod manifest;
 mod pieces;
+mod places;
 mod restore;
 mod save;
 mod store;
 
 pub use manifest::{CheckpointRegion, Manifest};
 pub use pieces::{CheckpointProgress, ProgressCallback, ignore_progress};
+pub use places::{CheckpointPlaces, CheckpointSource, CheckpointTarget};
 pub use restore::Checkpoint;
 pub use save::{SaveOptions, SavedCheckpoint};
-pub use store::{CheckpointEntry, Checkpoints, Fallback, RestoredCheckpoint};
+pub use store::{CheckpointEntry, Checkpoints, Fallback, RestoredCheckpoint, checkpoint_name, checkpoint_number};

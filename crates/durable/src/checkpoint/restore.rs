@@ -1,11 +1,13 @@
 //! Reading a checkpoint, and checking it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use datapipes_core::{Dram, Error, ErrorKind, Machine, MapOptions, Result, Span, Ssd};
+use datapipes_core::{Dram, Error, ErrorKind, Locator, Machine, MapOptions, Result, Span, Ssd};
 
 use super::manifest::{BLOCK, CHUNK, Manifest, Trailer};
-use super::pieces::{self, CopyDirection, Job, PIECE, Pace, ProgressCallback};
+use super::pieces::{self, CopyDirection, Job, PIECE, Pace, PieceLimit, ProgressCallback};
+use super::places::CheckpointSource;
 
 /// The longest manifest: a checksum for each MiB of a hundred TiB.
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
@@ -14,9 +16,19 @@ const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     machine: MachineOf,
-    ssd: Ssd,
+    place: PlaceOf,
     path: PathBuf,
     manifest: Manifest,
+}
+
+/// A place with a short `Debug` text.
+#[derive(Clone)]
+struct PlaceOf(Arc<dyn Locator + Send + Sync>);
+
+impl std::fmt::Debug for PlaceOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.0.endpoint())
+    }
 }
 
 /// A machine with a short `Debug` text.
@@ -37,20 +49,30 @@ impl Checkpoint {
     pub(crate) fn open(machine: &Machine, path: &Path) -> Result<Checkpoint> {
         let ssd = Ssd::open(path)?;
         let len = ssd.len()?;
+        Checkpoint::of(machine, path, CheckpointSource { place: Arc::new(ssd), len })
+    }
+
+    /// Reads the end of a place.
+    ///
+    /// # Errors
+    /// `Corrupt` if the end is missing or damaged.
+    pub(crate) fn of(machine: &Machine, path: &Path, source: CheckpointSource) -> Result<Checkpoint> {
+        let CheckpointSource { place, len } = source;
         let corrupt = |why: String| {
             Error::new(ErrorKind::Corrupt, "open", format!("checkpoint {}: {why}", path.display())).with_offset(len)
         };
         if len < BLOCK {
             return Err(corrupt("it is too short".into()));
         }
-        let block = read(machine, &ssd, len - BLOCK, BLOCK)?;
+        let block = read(machine, &*place, len - BLOCK, BLOCK)?;
         let trailer = Trailer::decode(&block.lease()?, len).map_err(corrupt)?;
         if trailer.manifest_len > MAX_MANIFEST_BYTES {
             return Err(corrupt(format!("a manifest of {} bytes is too long", trailer.manifest_len)));
         }
-        let bytes = read(machine, &ssd, trailer.manifest_at, trailer.manifest_len.max(1))?;
+        let bytes = read(machine, &*place, trailer.manifest_at, trailer.manifest_len.max(1))?;
         let manifest = Manifest::decode(&bytes.lease()?, &trailer).map_err(corrupt)?;
-        Ok(Checkpoint { machine: MachineOf(machine.clone()), ssd, path: path.to_path_buf(), manifest })
+        let (machine, place) = (MachineOf(machine.clone()), PlaceOf(place));
+        Ok(Checkpoint { machine, place, path: path.to_path_buf(), manifest })
     }
 
     /// Returns the contents of the checkpoint.
@@ -58,7 +80,7 @@ impl Checkpoint {
         &self.manifest
     }
 
-    /// Returns the path of its file.
+    /// Returns the path of its file, or what its place is called.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -85,10 +107,10 @@ impl Checkpoint {
             jobs.push(Job { memory, offset: region.offset });
         }
         let span = datapipes_metrics::span!(Info, "checkpoint_restore", [number = self.manifest.number], empty: []);
-        let mut check = |job: usize, at, bytes: &[u8]| self.check(indices[job], at, bytes);
-        let restored = pieces::run(&self.machine.0, (CopyDirection::Restore, &self.ssd), &jobs, watch, &mut check);
+        let mut check = |job: usize, at, sums: &[u32]| self.check(indices[job], at, sums);
+        let restored = pieces::run(&self.machine.0, (CopyDirection::Restore, &*self.place.0), &jobs, watch, &mut check);
         span.ended(restored.is_ok());
-        restored
+        restored.map(drop)
     }
 
     /// Restores all regions into new memory.
@@ -122,26 +144,30 @@ impl Checkpoint {
     pub fn verify(&self, watch: ProgressCallback<'_>) -> Result<()> {
         let memory = Dram::allocate(2 * PIECE)?;
         let mut pace = Pace { done: 0, total: self.manifest.bytes(), watch };
-        let pipe = self.machine.0.connect(&self.ssd, &memory)?;
-        let mut ahead = None;
-        let places = self.manifest.regions.iter().enumerate().flat_map(|(index, region)| {
-            let pieces = (0..region.len).step_by(PIECE);
-            pieces.map(move |at| (index, at, (region.len - at).min(PIECE as u64)))
-        });
-        for (turn, (index, at, len)) in places.enumerate() {
-            let target = (turn % 2 * PIECE) as u64;
-            let source = self.manifest.regions[index].offset + at;
-            let started = pipe.start(Span { source, target, len })?;
-            if let Some(before) = ahead.replace((index, at, len, target, started)) {
-                self.land(before, &memory, &mut pace)?;
+        let pipe = self.machine.0.connect(&*self.place.0, &memory)?;
+        let (mut ahead, mut limit, mut turn) = (None, PieceLimit::of(&*self.place.0), 0);
+        for (index, region) in self.manifest.regions.iter().enumerate() {
+            let mut at = 0;
+            while at < region.len {
+                let len = (limit.piece() as u64).min(region.len - at);
+                let target = (turn % 2 * PIECE) as u64;
+                let begun = limit.begin();
+                let started = pipe.start(Span { source: region.offset + at, target, len })?;
+                if let Some((before, begun)) = ahead.replace(((index, at, len, target, started), begun)) {
+                    self.land(before, &memory, &mut pace)?;
+                    limit.arrived(begun);
+                }
+                at += len;
+                turn += 1;
             }
         }
         match ahead {
-            Some(last) => self.land(last, &memory, &mut pace),
+            Some((last, _)) => self.land(last, &memory, &mut pace),
             None => Ok(()),
         }
     }
 
+    /// Waits for a piece and checks it.
     fn land(
         &self,
         (index, at, len, target, transfer): (usize, u64, u64, u64, datapipes_core::Transfer),
@@ -150,7 +176,7 @@ impl Checkpoint {
     ) -> Result<()> {
         transfer.wait()?;
         let bytes = memory.range(target as usize, len as usize)?.lease()?;
-        self.check(index, at as usize, &bytes)?;
+        self.check(index, at as usize, &pieces::checksums(&bytes).collect::<Vec<_>>())?;
         pace.advance(len as usize)
     }
 
@@ -163,11 +189,11 @@ impl Checkpoint {
     }
 
     /// Checks that a piece has the bytes that were saved.
-    fn check(&self, index: usize, at: usize, bytes: &[u8]) -> Result<()> {
+    fn check(&self, index: usize, at: usize, sums: &[u32]) -> Result<()> {
         let region = &self.manifest.regions[index];
-        for (nth, found) in pieces::checksums(bytes).enumerate() {
+        for (nth, found) in sums.iter().enumerate() {
             let chunk = at / CHUNK + nth;
-            if region.checksums.get(chunk) != Some(&found) {
+            if region.checksums.get(chunk) != Some(found) {
                 let why = format!(
                     "checkpoint {}, region `{}`: the MiB at this offset of the region differs from the saved one",
                     self.path.display(),
@@ -182,9 +208,9 @@ impl Checkpoint {
     }
 }
 
-/// Reads a range of a file into new memory.
-fn read(machine: &Machine, ssd: &Ssd, at: u64, len: u64) -> Result<Dram> {
+/// Reads a range of a place into new memory.
+fn read(machine: &Machine, place: &dyn Locator, at: u64, len: u64) -> Result<Dram> {
     let memory = Dram::allocate_with(len as usize, MapOptions::default().prefault(false))?;
-    machine.connect(ssd, &memory)?.transfer(Span { source: at, target: 0, len })?;
+    machine.connect(place, &memory)?.transfer(Span { source: at, target: 0, len })?;
     Ok(memory)
 }

@@ -1,22 +1,32 @@
-//! A folder of checkpoints.
+//! A folder of checkpoints, or other places of them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use datapipes_core::{Dram, Error, ErrorKind, FileMode, Machine, Result};
 use serde::Serialize;
 
 use super::manifest::Manifest;
 use super::pieces::ProgressCallback;
+use super::places::CheckpointPlaces;
 use super::restore::Checkpoint;
-use crate::dir_lock::{DirLock, make_folder, sync_folder};
+use crate::dir_lock::{DirLock, MadeFolders, make_folder, sync_folder};
 
 const PREFIX: &str = "checkpoint-";
 
-/// A folder of checkpoints. Only its path is kept: the folder need not exist before the first save.
+/// A folder of checkpoints, or other places of them. Of a folder only its path is kept: it need not
+/// exist before the first save.
 #[derive(Clone)]
 pub struct Checkpoints {
     machine: Machine,
-    dir: PathBuf,
+    home: Home,
+}
+
+/// The place of the checkpoints.
+#[derive(Clone)]
+pub(crate) enum Home {
+    Folder(PathBuf),
+    Places(Arc<dyn CheckpointPlaces>),
 }
 
 /// A checkpoint in a list.
@@ -30,6 +40,23 @@ pub struct CheckpointEntry {
     /// Its contents, or the reason why it is damaged. Only the end of the file was checked; regions
     /// are checked when they are read.
     pub state: Result<Manifest, String>,
+}
+
+/// The checkpoints that were removed because newer ones are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Removal {
+    pub(crate) numbers: Vec<u64>,
+    /// Why not all of them.
+    pub(crate) error: Option<Error>,
+}
+
+impl Removal {
+    fn into_result(self) -> Result<Vec<u64>> {
+        match self.error {
+            None => Ok(self.numbers),
+            Some(error) => Err(error),
+        }
+    }
 }
 
 /// What to do if the newest checkpoint is damaged.
@@ -57,7 +84,12 @@ pub struct RestoredCheckpoint {
 impl Checkpoints {
     /// Returns the checkpoints in the folder of this path.
     pub fn at(machine: &Machine, dir: impl Into<PathBuf>) -> Checkpoints {
-        Checkpoints { machine: machine.clone(), dir: dir.into() }
+        Checkpoints { machine: machine.clone(), home: Home::Folder(dir.into()) }
+    }
+
+    /// Returns the checkpoints in these places.
+    pub fn over(machine: &Machine, places: Arc<dyn CheckpointPlaces>) -> Checkpoints {
+        Checkpoints { machine: machine.clone(), home: Home::Places(places) }
     }
 
     /// Opens a checkpoint.
@@ -66,7 +98,10 @@ impl Checkpoints {
     /// `NotFound`; `Corrupt` if its end is missing or damaged.
     pub fn open(&self, number: u64) -> Result<Checkpoint> {
         let path = self.path(number);
-        let checkpoint = Checkpoint::open(&self.machine, &path)?;
+        let checkpoint = match &self.home {
+            Home::Folder(_) => Checkpoint::open(&self.machine, &path)?,
+            Home::Places(places) => Checkpoint::of(&self.machine, &path, places.open(number)?)?,
+        };
         if checkpoint.manifest().number != number {
             let why =
                 format!("checkpoint {}: its manifest has the number {}", path.display(), checkpoint.manifest().number);
@@ -143,47 +178,87 @@ impl Checkpoints {
     /// numbers.
     ///
     /// # Errors
-    /// `Busy` while a save runs; errors of removing.
+    /// `Busy` while a save to the folder runs; errors of removing.
     pub fn keep_last(&self, keep: usize) -> Result<Vec<u64>> {
-        self.keep_last_locked(keep, &self.sole()?)
+        match &self.home {
+            Home::Folder(dir) => self.keep_last_locked(keep, dir, &self.sole(dir)?.1),
+            Home::Places(places) => self.keep_last_in(keep, &**places),
+        }
+        .into_result()
     }
 
-    pub(crate) fn keep_last_locked(&self, keep: usize, sole: &DirLock) -> Result<Vec<u64>> {
+    pub(crate) fn keep_last_locked(&self, keep: usize, dir: &Path, sole: &DirLock) -> Removal {
+        let mut removal = self.keep_last_by(keep, |listed| sole.remove(&listed.path));
+        if !removal.numbers.is_empty()
+            && let Err(error) = sync_folder(dir)
+        {
+            removal.error.get_or_insert(error);
+        }
+        removal
+    }
+
+    pub(crate) fn keep_last_in(&self, keep: usize, places: &dyn CheckpointPlaces) -> Removal {
+        self.keep_last_by(keep, |listed| places.remove(listed.number))
+    }
+
+    fn keep_last_by(&self, keep: usize, remove: impl Fn(&CheckpointEntry) -> Result<()>) -> Removal {
+        let mut removal = Removal::default();
+        let listed = match self.list() {
+            Ok(listed) => listed,
+            Err(error) => return Removal { error: Some(error), ..removal },
+        };
         // A damaged checkpoint does not count: it must not displace an intact one.
         let mut kept = 0;
-        let mut removed = Vec::new();
-        for listed in self.list()?.into_iter().rev() {
+        for listed in listed.into_iter().rev() {
             if kept >= keep {
-                sole.remove(&listed.path)?;
-                removed.push(listed.number);
+                if let Err(error) = remove(&listed) {
+                    removal.error = Some(error);
+                    break;
+                }
+                removal.numbers.push(listed.number);
             } else if listed.state.is_ok() {
                 kept += 1;
             }
         }
-        if !removed.is_empty() {
-            sync_folder(&self.dir)?;
-        }
-        Ok(removed)
+        removal
     }
 
-    pub(crate) fn sole(&self) -> Result<DirLock> {
-        make_folder(&self.dir)?;
-        DirLock::of(&self.dir)
+    /// Locks the folder, which is made if there is none. What was made is removed before others may
+    /// lock it, unless something was written there.
+    pub(crate) fn sole(&self, dir: &Path) -> Result<(MadeFolders, DirLock)> {
+        let made = make_folder(dir)?;
+        Ok((made, DirLock::of(dir)?))
+    }
+
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
     }
 
     pub(crate) fn machine(&self) -> &Machine {
         &self.machine
     }
 
+    /// The path of a checkpoint's file, or what its place is called.
     pub(crate) fn path(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("{PREFIX}{number:020}"))
+        match &self.home {
+            Home::Folder(dir) => dir.join(checkpoint_name(number)),
+            Home::Places(places) => places.name_of(number),
+        }
+    }
+
+    /// What messages call all of them.
+    fn name(&self) -> &Path {
+        match &self.home {
+            Home::Folder(dir) => dir,
+            Home::Places(places) => places.name(),
+        }
     }
 
     pub(crate) fn next_number(&self) -> Result<u64> {
         let Some(last) = self.numbers()?.pop() else { return Ok(1) };
         last.checked_add(1).ok_or_else(|| {
-            let why = format!("{}: no number comes after {last}", self.dir.display());
-            Error::new(ErrorKind::OutOfRange, "save", why).with_advice("remove or rename that file")
+            let why = format!("{}: no number comes after {last}", self.name().display());
+            Error::new(ErrorKind::OutOfRange, "save", why).with_advice("remove or rename that checkpoint")
         })
     }
 
@@ -194,22 +269,29 @@ impl Checkpoints {
     }
 
     /// Returns the permissions of a checkpoint's file; data restored from it should be no less
-    /// private.
+    /// private. Places that are no files have the usual ones.
     ///
     /// # Errors
     /// `NotFound`; errors of `stat`.
     pub fn mode(&self, number: u64) -> Result<FileMode> {
         use std::os::unix::fs::PermissionsExt;
+        if matches!(self.home, Home::Places(_)) {
+            return Ok(FileMode::USUAL);
+        }
         let path = self.path(number);
         let meta = std::fs::metadata(&path).map_err(|e| Error::io("look at", e, path.display().to_string()))?;
         Ok(FileMode::like(meta.permissions().mode()))
     }
 
-    /// The numbers of the files in the folder, ascending.
+    /// The numbers of those that are there, ascending.
     fn numbers(&self) -> Result<Vec<u64>> {
-        let fail = |e: std::io::Error| Error::io("list", e, self.dir.display().to_string());
+        let dir = match &self.home {
+            Home::Folder(dir) => dir,
+            Home::Places(places) => return places.numbers(),
+        };
+        let fail = |e: std::io::Error| Error::io("list", e, dir.display().to_string());
         let mut numbers = Vec::new();
-        for entry in std::fs::read_dir(&self.dir).map_err(fail)? {
+        for entry in std::fs::read_dir(dir).map_err(fail)? {
             numbers.extend(number_of(&entry.map_err(fail)?.path()));
         }
         numbers.sort_unstable();
@@ -217,11 +299,21 @@ impl Checkpoints {
     }
 
     fn none(&self) -> Error {
-        Error::new(ErrorKind::NotFound, "restore", format!("{} holds no checkpoint", self.dir.display()))
+        Error::new(ErrorKind::NotFound, "restore", format!("{} holds no checkpoint", self.name().display()))
     }
 }
 
 fn number_of(path: &Path) -> Option<u64> {
-    let digits = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+    checkpoint_number(path.file_name()?.to_str()?)
+}
+
+/// The name of the checkpoint with this number, as a file or as another place.
+pub fn checkpoint_name(number: u64) -> String {
+    format!("{PREFIX}{number:020}")
+}
+
+/// The number of a checkpoint of this name, if it is one.
+pub fn checkpoint_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(PREFIX)?;
     if digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
 }

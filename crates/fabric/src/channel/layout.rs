@@ -107,6 +107,8 @@ pub(crate) struct Descriptor {
 
 /// The flag of the last block of a stream.
 pub(crate) const END: u32 = 1;
+/// The flag of a block whose sender wants to know when it is replied to.
+pub(crate) const TIMED: u32 = 2;
 
 impl DescriptorWords {
     /// Stores a descriptor. The counter that is stored afterwards publishes these words.
@@ -137,7 +139,7 @@ impl DescriptorWords {
 /// A reply in the ring.
 #[repr(C, align(32))]
 #[derive(Default)]
-pub(crate) struct ReplyWords([AtomicU64; 3]);
+pub(crate) struct ReplyWords([AtomicU64; 4]);
 
 /// A reply, copied from the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,6 +149,8 @@ pub(crate) struct ReplyRecord {
     pub(crate) status: u32,
     pub(crate) word: u64,
     pub(crate) epoch: u64,
+    /// When it was made, on the monotonic clock; 0 where the sender did not ask.
+    pub(crate) at_ns: u64,
 }
 
 impl ReplyWords {
@@ -154,11 +158,12 @@ impl ReplyWords {
         self.0[0].store(u64::from(r.slot) | u64::from(r.status) << 32, Ordering::Relaxed);
         self.0[1].store(r.word, Ordering::Relaxed);
         self.0[2].store(r.epoch, Ordering::Relaxed);
+        self.0[3].store(r.at_ns, Ordering::Relaxed);
     }
 
     pub(crate) fn load(&self) -> ReplyRecord {
-        let [first, word, epoch] = std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed));
-        ReplyRecord { slot: first as u32, status: (first >> 32) as u32, word, epoch }
+        let [first, word, epoch, at_ns] = std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed));
+        ReplyRecord { slot: first as u32, status: (first >> 32) as u32, word, epoch, at_ns }
     }
 }
 

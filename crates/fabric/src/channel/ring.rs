@@ -21,11 +21,11 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use super::bell::{Watch, wait, wake};
 use super::copy;
-use super::layout::{Descriptor, END, ReceiverPage, ReplyRecord, SenderPage, State, StatePage, WORDS};
+use super::layout::{Descriptor, END, ReceiverPage, ReplyRecord, SenderPage, State, StatePage, TIMED, WORDS};
 use super::memory::View;
 use super::patience::{AdaptiveSpin, Patience, Waiting};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, monotonic_ns};
 
 /// The state that both sides have.
 pub(crate) struct Common {
@@ -194,6 +194,8 @@ pub(crate) struct SendRing {
     woken: Woken,
     spin: Option<AdaptiveSpin>,
     failed: bool,
+    /// Whether the receiver is to say when it replies.
+    pub(crate) is_timed: bool,
 }
 
 impl SendRing {
@@ -203,7 +205,20 @@ impl SendRing {
         let under_way = vec![None; credits as usize];
         let spin = Some(AdaptiveSpin::new());
         let woken = Woken::default();
-        SendRing { common, own, peer, sent: 0, sequence: 0, replied: 0, free, under_way, woken, spin, failed: false }
+        SendRing {
+            common,
+            own,
+            peer,
+            sent: 0,
+            sequence: 0,
+            replied: 0,
+            free,
+            under_way,
+            woken,
+            spin,
+            failed: false,
+            is_timed: false,
+        }
     }
 
     /// Takes a free slot, if there is one now.
@@ -243,7 +258,7 @@ impl SendRing {
             slot,
             len: len as u32,
             sequence: self.sequence,
-            flags: if end { END } else { 0 },
+            flags: u32::from(end) * END + u32::from(self.is_timed) * TIMED,
             check,
             epoch: self.common.epoch,
             words,
@@ -361,8 +376,17 @@ pub(crate) struct ReplyRing {
     epoch: u64,
     replied: u32,
     woken: Woken,
-    /// The slots that this side holds.
-    pub(crate) held: Vec<bool>,
+    /// What this side holds, by slot.
+    held: Vec<Held>,
+}
+
+/// What the receiver holds of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Nothing,
+    Block,
+    /// A block whose sender wants to know when it is replied to.
+    TimedBlock,
 }
 
 impl ReceiveRing {
@@ -375,7 +399,7 @@ impl ReceiveRing {
             epoch: common.epoch,
             replied: 0,
             woken: Woken::default(),
-            held: vec![false; common.credits as usize],
+            held: vec![Held::Nothing; common.credits as usize],
         };
         let (replies, spin) = (Arc::new(Mutex::new(replies)), Some(AdaptiveSpin::new()));
         ReceiveRing { common, own, peer, replies, taken: 0, counted: 0, sequence: 0, spin, failed: false }
@@ -427,11 +451,13 @@ impl ReceiveRing {
         if d.len as usize > self.common.block_bytes {
             return wrong(format!("a block of {} bytes, where {} fit", d.len, self.common.block_bytes));
         }
-        if d.flags & !END != 0 {
+        if d.flags & !(END | TIMED) != 0 {
             return wrong(format!("flags {:#x}", d.flags));
         }
         match replies.held.get_mut(d.slot as usize) {
-            Some(held) if !*held => *held = true,
+            Some(held) if *held == Held::Nothing => {
+                *held = if d.flags & TIMED == 0 { Held::Block } else { Held::TimedBlock };
+            }
             Some(_) => return wrong(format!("a block in slot {}, which is still being processed", d.slot)),
             None => return wrong(format!("a block in slot {} of {credits}", d.slot)),
         }
@@ -517,9 +543,10 @@ impl ReplyRing {
     /// Returns a slot, and wakes the sender if it sleeps. On a channel that has ended nobody reads
     /// the reply, which is not an error.
     pub(crate) fn reply(&mut self, slot: u32, status: u32, word: u64) {
-        debug_assert!(self.held[slot as usize], "a block is replied to once");
-        self.held[slot as usize] = false;
-        let record = ReplyRecord { slot, status, word, epoch: self.epoch };
+        let held = std::mem::replace(&mut self.held[slot as usize], Held::Nothing);
+        debug_assert!(held != Held::Nothing, "a block is replied to once");
+        let at_ns = if held == Held::TimedBlock { monotonic_ns() } else { 0 };
+        let record = ReplyRecord { slot, status, word, epoch: self.epoch, at_ns };
         self.own.ring[(self.replied % self.credits) as usize].store(&record);
         self.replied = self.replied.wrapping_add(1);
         self.own.replied.0.store(self.replied, Ordering::SeqCst);

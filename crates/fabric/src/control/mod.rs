@@ -18,7 +18,8 @@
 //! The controller also makes channels over sockets: it makes the connection, gives each end to one
 //! party, and keeps a copy of each end on its machine. Two controllers on different machines
 //! connect their halves by [`Session::offer`] and [`Session::join`], and each must know the
-//! [`Key`]. Each creates, delegates and revokes only its own end.
+//! [`Key`]. With `Session::secure_links` (feature `tls`) they talk over TLS, and each must have a
+//! certificate that the other believes. Each creates, delegates and revokes only its own end.
 //!
 //! An endpoint is taken away as follows. The controller changes the channel's state word, which
 //! wakes and stops both ends. It shuts sockets down, which applies to every copy of them. It tells
@@ -38,12 +39,19 @@ mod controller;
 mod devices;
 mod key;
 pub(crate) mod limits;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
+#[cfg(feature = "tls")]
+use datapipes_tls as tls;
 mod noise;
 pub(crate) mod packet;
 pub(crate) mod party;
 pub(crate) mod protocol;
 
 pub(crate) use controller::serving::serve;
+#[cfg(feature = "tls")]
+pub use datapipes_tls::TlsIdentity;
 pub use key::{Encryption, Key, LinkSpec};
 pub use limits::{Charge, DeviceLimits};
 pub use party::session::{Device, Program, Session};

@@ -51,8 +51,9 @@ pub(super) struct Agreed {
 }
 
 impl Conversation {
-    pub(super) fn new(role: Role, key: &Key, spec: &LinkSpec) -> Result<Conversation> {
-        let said = said_before(role, spec);
+    /// The binding is that of a connection over TLS: over another one, nothing opens.
+    pub(super) fn new(role: Role, key: &Key, spec: &LinkSpec, binding: &[u8]) -> Result<Conversation> {
+        let said = [said_before(role, spec), binding.to_vec()].concat();
         let pattern = PATTERN.parse().map_err(failed)?;
         let builder = Builder::new(pattern).prologue(&said).and_then(|b| b.psk(0, key.bytes())).map_err(failed)?;
         let state = match role {
@@ -159,8 +160,8 @@ mod tests {
     }
 
     fn pair(ours: (&Key, LinkSpec), theirs: (&Key, LinkSpec)) -> (Conversation, Conversation) {
-        let joins = Conversation::new(Role::Joins, ours.0, &ours.1).unwrap();
-        (joins, Conversation::new(Role::Offers, theirs.0, &theirs.1).unwrap())
+        let joins = Conversation::new(Role::Joins, ours.0, &ours.1, b"one").unwrap();
+        (joins, Conversation::new(Role::Offers, theirs.0, &theirs.1, b"one").unwrap())
     }
 
     #[test]
@@ -187,6 +188,10 @@ mod tests {
             let (mut joins, mut offers) = pair((&key, spec(Rights::SEND)), (key_2, spec_2));
             assert_eq!(offers.hear(&joins.say().unwrap()).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
+        // Relayed from another connection over TLS.
+        let mut joins = Conversation::new(Role::Joins, &key, &spec(Rights::SEND), b"another").unwrap();
+        let (_, mut offers) = pair((&key, spec(Rights::SEND)), (&key, spec(Rights::RECEIVE)));
+        assert_eq!(offers.hear(&joins.say().unwrap()).unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
 
     #[test]
@@ -199,7 +204,7 @@ mod tests {
         let recorded = joins.agreed().word().unwrap();
         // The same first message is sent again to the same offer. The answer is a new one, and the
         // old confirmation does not match it.
-        let mut again = Conversation::new(Role::Offers, &key, &spec(Rights::RECEIVE)).unwrap();
+        let mut again = Conversation::new(Role::Offers, &key, &spec(Rights::RECEIVE), b"one").unwrap();
         again.hear(&first).unwrap();
         let _ = again.say().unwrap();
         assert!(again.agreed().check(&recorded).is_err());

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::{Key, LinkSpec};
 use super::limits::{Charge, DeviceLimits, Threads};
+use super::tls::TlsIdentity;
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::{ChannelShape, Copies, ReceiveMode};
 use crate::device::role::{DeviceRole, StreamReport};
@@ -57,6 +58,10 @@ pub(crate) enum Ask {
         spec: LinkSpec,
         to: SocketAddr,
         key: Key,
+    },
+    /// Gives the controller a certificate and a key. From then on it connects links over TLS.
+    Secure {
+        identity: Box<TlsIdentity>,
     },
     /// Creates a memory, held by the sender of the message.
     Memory {

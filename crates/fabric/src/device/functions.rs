@@ -1,12 +1,13 @@
 //! The functions of transforms.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use datapipes_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
-use super::{DeviceArguments, MakeBody};
+use super::{Body, DeviceArguments, MakeBody};
 
 /// A function from blocks to blocks.
 pub trait Function: Send {
@@ -80,8 +81,11 @@ impl Functions {
 
     /// Adds a body under a name.
     #[must_use]
-    pub fn with_body(mut self, name: &str, make: MakeBody) -> Functions {
-        self.bodies.insert(name.into(), make);
+    pub fn with_body<F>(mut self, name: &str, make: F) -> Functions
+    where
+        F: Fn(&DeviceArguments, Vec<OwnedFd>) -> Result<Box<dyn Body>> + Send + Sync + 'static,
+    {
+        self.bodies.insert(name.into(), Arc::new(make));
         self
     }
 
@@ -95,7 +99,7 @@ impl Functions {
     }
 
     pub(crate) fn body(&self, name: &str) -> Result<MakeBody> {
-        self.bodies.get(name).copied().ok_or_else(|| unknown("body", name, self.bodies.keys()))
+        self.bodies.get(name).cloned().ok_or_else(|| unknown("body", name, self.bodies.keys()))
     }
 }
 

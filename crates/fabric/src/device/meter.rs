@@ -18,6 +18,9 @@ struct Metered {
 
 impl Body for Metered {
     fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
+        if self.meter.as_ref().is_some_and(|meter| meter.measures_latencies()) {
+            stage.outlets.iter_mut().for_each(|outlet| outlet.measure_latencies(true));
+        }
         stage.meter = self.meter.take();
         let done = self.body.run(stage);
         self.meter = stage.meter.take();
@@ -31,6 +34,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::sync::{Arc, Mutex};
 
+    use datapipes_metrics::Histogram;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
@@ -38,7 +42,7 @@ mod tests {
     use crate::control::packet::{self, Arrived, PACKET_BYTES};
     use crate::control::party::client::ControllerClient;
     use crate::control::protocol::Ask;
-    use crate::device::progress::StreamProgress;
+    use crate::device::progress::{StreamProgress, StreamStage};
     use crate::device::{DevicePlace, DeviceRole, Functions, StreamReport, body};
     use crate::transport::pair;
 
@@ -49,18 +53,40 @@ mod tests {
             self.0.lock().unwrap().push(*standing);
             Ok(())
         }
+
+        fn note_latencies(&mut self, _: &dyn Fn() -> Histogram) -> Result<()> {
+            panic!("they are not measured")
+        }
+    }
+
+    /// A sink that wants the times of blocks.
+    struct Times(Arc<Mutex<Vec<u64>>>);
+
+    impl ProgressSink for Times {
+        fn note(&mut self, _: &StreamProgress) -> Result<()> {
+            Ok(())
+        }
+
+        fn measures_latencies(&self) -> bool {
+            true
+        }
+
+        fn note_latencies(&mut self, times: &dyn Fn() -> Histogram) -> Result<()> {
+            self.0.lock().unwrap().push(times().count());
+            Ok(())
+        }
     }
 
     /// Runs a source of zeros with or without a sink. Returns its report.
-    fn run(len: u64, notes: Option<&Arc<Mutex<Vec<StreamProgress>>>>) -> StreamReport {
+    fn run(len: u64, sink: Option<Box<dyn ProgressSink>>) -> StreamReport {
         let flags = SocketFlags::CLOEXEC;
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let mut attendant = ControllerClient::new(there);
         let (sender, mut receiver) = pair(ChannelShape::new(2, 4096), Trust::Copy).unwrap();
         let role = DeviceRole::Source { place: DevicePlace::Nothing { len }, sum: true };
         let mut source = body(role, Vec::new(), &Functions::default()).unwrap();
-        if let Some(notes) = notes {
-            source = metered(source, Box::new(Notes(notes.clone())));
+        if let Some(sink) = sink {
+            source = metered(source, sink);
         }
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -79,16 +105,64 @@ mod tests {
     #[test]
     fn a_meter_hears_of_each_block_and_of_the_end() {
         let notes = Arc::default();
-        let report = run(10_000, Some(&notes));
+        let report = run(10_000, Some(Box::new(Notes(Arc::clone(&notes)))));
         let (sent, crc) = ((report.blocks_out, report.bytes_out), report.crc);
         assert_eq!((sent, crc), ((3, 10_000), Some(crc32fast::hash(&[0; 10_000]))));
         let notes = notes.lock().unwrap();
-        let told: Vec<_> = notes.iter().map(|s| (s.blocks_out, s.bytes_out, s.at_end)).collect();
+        // How often it waited depends on the receiver.
+        let told: Vec<_> = notes.iter().filter(|s| s.stage != StreamStage::Waiting).collect();
+        let told: Vec<_> = told.iter().map(|s| (s.blocks_out, s.bytes_out, s.stage)).collect();
+        use StreamStage::{Ended, Ending, Sending};
         // The empty block of a source that found the end of its place is not counted.
-        let end = [false, true, true].map(|at_end| (3, 10_000, at_end));
-        assert_eq!(told, [&[(1, 4096, false), (2, 8192, false), (3, 10_000, false)][..], &end].concat());
-        assert!(notes.iter().all(|s| s.under_way <= 2) && notes[5].under_way == 0, "{notes:?}");
+        let (begin, end) = ([(1, 4096, Sending), (2, 8192, Sending)], (3, 10_000, Sending));
+        assert_eq!(told[..4], [&begin[..], &[end, end]].concat());
+        assert!(told[4..told.len() - 1].iter().all(|s| *s == (3, 10_000, Ending)), "{told:?}");
+        assert_eq!(told.last(), Some(&(3, 10_000, Ended)));
+        assert!(notes.iter().all(|s| s.under_way <= 2) && notes.last().unwrap().under_way == 0, "{notes:?}");
         // The report is the same without a sink.
         assert_eq!(run(10_000, None), report);
+    }
+
+    #[test]
+    fn a_device_that_waits_tells_so_before_it_goes_on() {
+        let notes: Arc<Mutex<Vec<StreamProgress>>> = Arc::default();
+        let flags = SocketFlags::CLOEXEC;
+        let (_here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let mut attendant = ControllerClient::new(there);
+        let (sender, mut receiver) = pair(ChannelShape::new(2, 4096), Trust::Copy).unwrap();
+        let role = DeviceRole::Source { place: DevicePlace::Nothing { len: 5 * 4096 }, sum: false };
+        let mut source =
+            metered(body(role, Vec::new(), &Functions::default()).unwrap(), Box::new(Notes(Arc::clone(&notes))));
+        let told = Arc::clone(&notes);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let heard = |what: &str, wanted: &dyn Fn(&StreamProgress) -> bool| {
+                    datapipes_testkit::until(what, || told.lock().unwrap().last().is_some_and(wanted));
+                };
+                heard("both credits are in use", &|s| s.stage == StreamStage::Waiting && s.under_way == 2);
+                (0..3).for_each(|_| receiver.receive().unwrap().done().unwrap());
+                heard("all was sent, and two are under way", &|s| s.blocks_out == 5 && s.under_way == 2);
+                let held = receiver.receive().unwrap();
+                receiver.receive().unwrap().done().unwrap();
+                // What is told at the end has the replies that came.
+                heard("the end waits for two", &|s| s.stage == StreamStage::Ending && s.under_way == 2);
+                held.done().unwrap();
+                // The empty block of a source that found the end of its place, and the end.
+                (0..2).for_each(|_| receiver.receive().unwrap().done().unwrap());
+            });
+            source.run(&mut DeviceChannels::new(Vec::new(), vec![sender], &mut attendant)).unwrap();
+        });
+        let last = *notes.lock().unwrap().last().unwrap();
+        assert_eq!((last.stage, last.under_way), (StreamStage::Ended, 0));
+    }
+
+    #[test]
+    fn a_meter_that_wants_times_gets_those_of_all_blocks() {
+        let counts = Arc::default();
+        let report = run(10_000, Some(Box::new(Times(Arc::clone(&counts)))));
+        let counts = counts.lock().unwrap();
+        assert!(counts.is_sorted(), "{counts:?}");
+        // At the end every block was replied to, the empty one of the end too.
+        assert!(*counts.last().unwrap() > report.blocks_out, "{counts:?} {report:?}");
     }
 }

@@ -26,7 +26,7 @@ pub use files::Mode;
 pub(crate) use files::{COMMIT, OPEN, READ_AT, WRITE, WRITE_AT};
 pub use functions::{Function, Functions, MakeFunction};
 pub use meter::metered;
-pub use progress::{ProgressSink, StreamProgress};
+pub use progress::{ProgressSink, StreamProgress, StreamStage};
 pub use relay::relay;
 pub use role::{DevicePlace, DeviceRole, Failure, Spread, StreamReport};
 pub use stage::{Body, DeviceChannels, MakeBody};

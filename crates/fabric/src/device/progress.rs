@@ -1,6 +1,7 @@
 //! The progress of a working device.
 
 use datapipes_core::Result;
+use datapipes_metrics::Histogram;
 
 /// The progress of a stream that leaves a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,17 +13,47 @@ pub struct StreamProgress {
     pub bytes_out: u64,
     /// The number of blocks without a reply: the credits in use, over all outlets.
     pub under_way: u64,
-    /// Whether the last block was sent. The device then waits, or has waited, for blocks still in
-    /// flight.
-    pub at_end: bool,
+    /// Where the device stands in its stream.
+    pub stage: StreamStage,
+}
+
+/// Where a device stands in its stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StreamStage {
+    /// It works: it has just sent a block.
+    #[default]
+    Sending,
+    /// It waits: for a block, for a credit, or for the bytes that it sends.
+    Waiting,
+    /// It has sent the last block, and waits for the replies to blocks under way.
+    Ending,
+    /// All devices downstream are done.
+    Ended,
 }
 
 /// A receiver of progress reports.
 pub trait ProgressSink {
-    /// Receives the progress after each sent block, and at the end of a stream before and after the
-    /// wait for downstream devices. It runs on the data path and should be brief.
+    /// Receives the progress after each sent block, during waits, and at the end of a stream before
+    /// and after the wait for downstream devices. It runs on the data path and should be brief.
     ///
     /// # Errors
     /// Any error. It ends the device's work as if a channel had failed.
     fn note(&mut self, standing: &StreamProgress) -> Result<()>;
+
+    /// Whether the outlets are to measure how long blocks are on their way: two looks at the clock
+    /// a block. It is asked once, before the device works.
+    fn measures_latencies(&self) -> bool {
+        false
+    }
+
+    /// Receives, after each [`note`](Self::note), a way to read the times of blocks of all outlets
+    /// so far, from the push until the reply was known. Reading them costs about a microsecond. It
+    /// is not called unless they are [measured](Self::measures_latencies).
+    ///
+    /// # Errors
+    /// As `note`.
+    fn note_latencies(&mut self, _times: &dyn Fn() -> Histogram) -> Result<()> {
+        Ok(())
+    }
 }

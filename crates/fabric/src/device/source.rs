@@ -1,7 +1,6 @@
 //! A device that reads a place and sends it as a stream: storage, or data from the network.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -9,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::time::Timespec;
 
-use super::stage::descriptor;
+use super::stage::{FIRST_WAIT, MAX_WAIT, descriptor};
 use super::{Body, DeviceChannels, DevicePlace, Spread};
 use crate::channel::Head;
 
@@ -121,17 +120,16 @@ pub(super) fn read_at(file: &OwnedFd, target: &mut [u8], at: u64) -> Result<usiz
 /// Waits for bytes and checks the channels meanwhile. No credit is held before there is something
 /// to send.
 fn await_bytes(socket: &OwnedFd, stage: &mut DeviceChannels<'_>) -> Result<()> {
+    let mut slice = FIRST_WAIT;
     loop {
-        let slice = Duration::from_millis(100);
         let limit = Timespec { tv_sec: 0, tv_nsec: slice.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&socket.as_fd(), PollFlags::IN)], Some(&limit)) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(()),
             Err(e) => return Err(Error::os("read", e.raw_os_error(), "waiting for the source's bytes")),
         }
-        for outlet in &mut stage.outlets {
-            outlet.poll()?;
-        }
+        stage.tell_wait()?;
+        slice = (slice * 2).min(MAX_WAIT);
     }
 }
 

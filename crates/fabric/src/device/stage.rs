@@ -1,11 +1,14 @@
 //! The channels of a body: inlets, outlets, the controller.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_metrics::Histogram;
 
 use super::arguments::DeviceArguments;
-use super::progress::{ProgressSink, StreamProgress};
+use super::progress::{ProgressSink, StreamProgress, StreamStage};
 use super::role::{Spread, StreamReport};
 use crate::channel::{Head, Patience, Reply};
 use crate::control::party::client::ControllerClient;
@@ -26,7 +29,13 @@ pub trait Body {
 /// It runs before the lock-down, with the rights of the controller. Threads and processes that it
 /// starts must have ended when it returns. Otherwise the device is ended, with an error that says
 /// so. [`Body::run`] may start threads.
-pub type MakeBody = fn(&DeviceArguments, Vec<OwnedFd>) -> Result<Box<dyn Body>>;
+pub type MakeBody = Arc<dyn Fn(&DeviceArguments, Vec<OwnedFd>) -> Result<Box<dyn Body>> + Send + Sync>;
+
+/// How long a device waits before it tells so for the first time. It then waits twice as long each
+/// time, so what it told last is never older than the wait itself.
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(20);
+/// The longest time between two tellings of one wait.
+pub(super) const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The channels of a device while it works.
 pub struct DeviceChannels<'a> {
@@ -64,9 +73,20 @@ impl<'a> DeviceChannels<'a> {
     /// # Errors
     /// Any error that ended a channel.
     pub fn receive(&mut self) -> Result<Option<Block>> {
+        let mut wait = FIRST_WAIT;
         loop {
-            match self.next_of_any()? {
+            let patience = if self.meter.is_some() { Patience::up_to(wait) } else { Patience::UNTIL_ENDED };
+            let next = match self.next_of_any(patience) {
+                // No block came on any of several inlets.
+                Err(e) if is_over(&e) && self.meter.is_some() => Some((0, Err(e))),
+                next => next?,
+            };
+            match next {
                 None => return Ok(None),
+                Some((_, Err(e))) if is_over(&e) && self.meter.is_some() => {
+                    self.tell_wait()?;
+                    wait = (wait * 2).min(MAX_WAIT);
+                }
                 Some((at, Ok(block))) => {
                     self.last = at;
                     self.so_far.blocks_in += u64::from(!block.is_empty());
@@ -81,16 +101,16 @@ impl<'a> DeviceChannels<'a> {
 
     /// Returns the index of an inlet with its next block, or the error that ended it. Returns None
     /// when none is left.
-    fn next_of_any(&mut self) -> Result<Option<(usize, Result<Block>)>> {
+    fn next_of_any(&mut self, patience: Patience) -> Result<Option<(usize, Result<Block>)>> {
         let mut open = self.inlets.iter_mut().enumerate().filter_map(|(at, inlet)| Some((at, inlet.as_mut()?)));
         match (open.next(), open.next()) {
             (None, _) => Ok(None),
             // A single inlet is awaited in the fastest way for one.
             (Some((at, only)), None) => {
-                only.set_patience(Patience::UNTIL_ENDED);
+                only.set_patience(patience);
                 Ok(Some((at, only.receive())))
             }
-            _ => receive_any(&mut self.inlets, self.last, Patience::UNTIL_ENDED).map(Some),
+            _ => receive_any(&mut self.inlets, self.last, patience).map(Some),
         }
     }
 
@@ -109,6 +129,13 @@ impl<'a> DeviceChannels<'a> {
         for _ in 0..count {
             let at = self.next_out % self.outlets.len();
             self.next_out = at + 1;
+            if self.meter.is_some() {
+                self.outlets[at].poll()?;
+                if self.outlets[at].outstanding() >= self.outlets[at].shape().credits {
+                    // All credits are in use until there is one.
+                    self.note(StreamStage::Waiting)?;
+                }
+            }
             let mut grant = self.outlets[at].grant()?;
             // The function is called once, and its result goes to all.
             let len = match &first {
@@ -128,7 +155,7 @@ impl<'a> DeviceChannels<'a> {
             grant.send(len, head)?;
             self.so_far.blocks_out += u64::from(len > 0);
             self.so_far.bytes_out += len as u64;
-            self.note(false)?;
+            self.note(StreamStage::Sending)?;
         }
         Ok(())
     }
@@ -159,24 +186,66 @@ impl<'a> DeviceChannels<'a> {
     /// # Errors
     /// Any error that ended a channel, and the first failure that a reply reported.
     pub fn finish(&mut self, words: [u64; 4]) -> Result<Reply> {
-        self.note(true)?;
+        self.note(StreamStage::Ending)?;
         for outlet in &mut self.outlets {
             outlet.send(&[], Head { words, end: true })?;
         }
         let mut last = Reply::DONE;
-        for outlet in &mut self.outlets {
-            last = outlet.drain()?;
+        for at in 0..self.outlets.len() {
+            last = self.drain(at)?;
         }
-        self.note(true)?;
+        self.note(StreamStage::Ended)?;
         Ok(last)
     }
 
-    fn note(&mut self, at_end: bool) -> Result<()> {
+    /// Waits until an outlet has all replies, and tells meanwhile how many it has not.
+    fn drain(&mut self, at: usize) -> Result<Reply> {
+        let patience = self.outlets[at].patience();
+        if self.meter.is_none() || patience != Patience::UNTIL_ENDED {
+            return self.outlets[at].drain();
+        }
+        let mut wait = FIRST_WAIT;
+        let last = loop {
+            self.outlets[at].set_patience(Patience::up_to(wait));
+            match self.outlets[at].drain() {
+                Err(e) if is_over(&e) => self.note(StreamStage::Ending)?,
+                last => break last,
+            }
+            wait = (wait * 2).min(MAX_WAIT);
+        };
+        self.outlets[at].set_patience(patience);
+        last
+    }
+
+    /// Tells that the device waits, with the replies that came meanwhile.
+    ///
+    /// # Errors
+    /// Any error that ended a channel, and the first failure that a reply reported.
+    pub(super) fn tell_wait(&mut self) -> Result<()> {
+        self.outlets.iter_mut().try_for_each(Sender::poll)?;
+        self.note(StreamStage::Waiting)
+    }
+
+    fn note(&mut self, stage: StreamStage) -> Result<()> {
         let Some(meter) = &mut self.meter else { return Ok(()) };
         let StreamReport { blocks_out, bytes_out, .. } = self.so_far;
         let under_way = self.outlets.iter().map(|outlet| u64::from(outlet.outstanding())).sum();
-        meter.note(&StreamProgress { blocks_out, bytes_out, under_way, at_end })
+        meter.note(&StreamProgress { blocks_out, bytes_out, under_way, stage })?;
+        if !meter.measures_latencies() {
+            return Ok(());
+        }
+        let outlets = &self.outlets;
+        meter.note_latencies(&|| {
+            let mut all = Histogram::default();
+            outlets.iter().filter_map(Sender::latencies).for_each(|times| all.add(&times));
+            all
+        })
     }
+}
+
+/// Whether a wait ended because its time was over.
+fn is_over(error: &Error) -> bool {
+    error.kind() == ErrorKind::Busy
 }
 
 /// Takes one of the descriptors that a device was given.

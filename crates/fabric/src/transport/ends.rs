@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
@@ -14,7 +13,7 @@ use super::times::BlockTimes;
 use super::{Back, Inlet, Outlet, Returned};
 use crate::channel::memory::{InPlace, RemoteBytes};
 use crate::channel::{BlockOutcome, ChannelShape, Head, Patience, Reply, WORDS};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, monotonic_ns};
 
 /// The sending end of a channel.
 ///
@@ -64,6 +63,10 @@ impl Sender {
         self.patience = patience;
     }
 
+    pub(crate) fn patience(&self) -> Patience {
+        self.patience
+    }
+
     /// The shape of the channel.
     pub fn shape(&self) -> ChannelShape {
         self.outlet.shape()
@@ -82,10 +85,13 @@ impl Sender {
     /// Measures from now on how long blocks are on their way, or stops it and forgets the times.
     pub fn measure_latencies(&mut self, on: bool) {
         self.times = on.then(Box::default);
+        self.outlet.time_replies(on);
     }
 
-    /// The times from the push of a block until this end knew the reply, if they are
-    /// [measured](Self::measure_latencies).
+    /// The times from the push of a block until the receiver replied, if they are
+    /// [measured](Self::measure_latencies); without those of empty blocks that end a stream. Over a
+    /// socket they end when this end knows the reply, which it finds out when it sends, waits for a
+    /// reply or [polls](Self::poll).
     pub fn latencies(&self) -> Option<Histogram> {
         self.times.as_ref().map(|times| times.histogram())
     }
@@ -123,7 +129,7 @@ impl Sender {
     pub fn send(&mut self, bytes: &[u8], head: Head) -> Result<()> {
         self.fits(bytes.len())?;
         let slot = self.credit()?;
-        let since = self.time_of_push();
+        let since = self.time_of_push(bytes.len(), head);
         self.outlet.push_bytes(slot, bytes, head, self.patience)?;
         self.count(bytes.len(), since);
         Ok(())
@@ -137,7 +143,7 @@ impl Sender {
     pub fn forward(&mut self, block: &Block, head: Head) -> Result<()> {
         self.fits(block.len())?;
         let slot = self.credit()?;
-        let since = self.time_of_push();
+        let since = self.time_of_push(block.len(), head);
         match &block.data {
             Data::Carried(there, copy, _) if copy.get().is_none() => {
                 there.copy_across(&mut self.outlet.memory(slot)[..block.len()]);
@@ -228,18 +234,20 @@ impl Sender {
 
     fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()> {
         self.owner.check("send")?;
-        let since = self.time_of_push();
+        let since = self.time_of_push(len, head);
         self.outlet.push(slot, len, head, self.patience)?;
         self.count(len, since);
         Ok(())
     }
 
-    /// The time, while times are measured.
-    fn time_of_push(&self) -> Option<Instant> {
-        self.times.as_ref().map(|_| Instant::now())
+    /// The time, while times are measured. The empty block at the end of a stream is none of the
+    /// stream's: its reply comes when all is durable.
+    fn time_of_push(&self, len: usize, head: Head) -> Option<u64> {
+        let is_end = head.end && len == 0;
+        self.times.as_ref().filter(|_| !is_end).map(|_| monotonic_ns())
     }
 
-    fn count(&mut self, len: usize, since: Option<Instant>) {
+    fn count(&mut self, len: usize, since: Option<u64>) {
         if let (Some(times), Some(since)) = (&mut self.times, since) {
             times.pushed(self.blocks, since, self.outlet.shape().credits);
         }
@@ -257,7 +265,7 @@ impl Sender {
 
     fn time_reply(&mut self, returned: Returned) {
         if let Some(times) = &mut self.times {
-            times.replied(returned.sequence);
+            times.replied(returned.sequence, returned.at_ns);
         }
     }
 

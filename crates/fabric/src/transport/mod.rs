@@ -60,6 +60,9 @@ pub struct Returned {
     pub end: bool,
     /// The receiver's reply.
     pub reply: Reply,
+    /// When the receiver made it, as the receiver says: on the monotonic clock of this machine, in
+    /// nanoseconds. `None` where it was not [asked](Outlet::time_replies), or cannot be known.
+    pub at_ns: Option<u64>,
 }
 
 /// The sender's end of a transport. Slots are numbers below the shape's credits. A taken slot is
@@ -67,6 +70,9 @@ pub struct Returned {
 pub trait Outlet: Send {
     /// The shape of the channel.
     fn shape(&self) -> ChannelShape;
+    /// Asks the receiver to say when it replies to the blocks that are pushed from now on, or no
+    /// longer. A transport whose receiver has another clock does nothing.
+    fn time_replies(&mut self, _on: bool) {}
     /// Takes a slot, if there is a credit.
     fn take(&mut self) -> Option<u32>;
     /// Gives back a slot that was not pushed.

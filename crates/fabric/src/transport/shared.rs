@@ -25,12 +25,17 @@ impl SharedOutlet {
 
 fn returned((sent, record): (Sent, ReplyRecord)) -> Returned {
     let reply = Reply { outcome: BlockOutcome::of(record.status), word: record.word };
-    Returned { sequence: sent.sequence, end: sent.end, reply }
+    let at_ns = (record.at_ns > 0).then_some(record.at_ns);
+    Returned { sequence: sent.sequence, end: sent.end, reply, at_ns }
 }
 
 impl Outlet for SharedOutlet {
     fn shape(&self) -> ChannelShape {
         self.shape
+    }
+
+    fn time_replies(&mut self, on: bool) {
+        self.ring.is_timed = on;
     }
 
     fn take(&mut self) -> Option<u32> {

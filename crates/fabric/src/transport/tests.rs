@@ -232,7 +232,7 @@ fn no_descriptor_of_a_hostile_sender_is_believed() {
         Descriptor { len: 11, ..good },
         Descriptor { len: u32::MAX, ..good },
         Descriptor { sequence: 1, ..good },
-        Descriptor { flags: 2, ..good },
+        Descriptor { flags: 4, ..good },
         Descriptor { epoch: 6, ..good },
     ];
     for d in bad {
@@ -537,5 +537,45 @@ fn times_of_blocks_are_measured_from_the_push_to_the_reply() {
         sender.measure_latencies(false);
         assert_eq!(sender.latencies(), None);
         drop(other.join().unwrap());
+    }
+}
+
+/// A sender that is idle, as one of a slow source, finds out late that the receiver has replied.
+#[test]
+fn a_sender_that_looks_late_knows_when_the_receiver_replied() {
+    const IDLE: Duration = Duration::from_millis(300);
+    let (mut sender, mut receiver) = shared(ChannelShape::new(4, 64), Trust::Copy);
+    sender.measure_latencies(true);
+    let begin = std::time::Instant::now();
+    sender.send(b"block", Head::default()).unwrap();
+    receiver.receive().unwrap().done().unwrap();
+    let replied = begin.elapsed();
+    thread::sleep(IDLE);
+    sender.drain().unwrap();
+    let times = sender.latencies().unwrap();
+    // A figure of a histogram is at most a sixteenth too high.
+    let most = replied.as_nanos() as u64 * 17 / 16 + 1;
+    assert!(times.count() == 1 && times.max_ns() <= most, "{times:?} after {replied:?}");
+    // The block that ends a stream is none of its blocks.
+    let other = thread::spawn(move || receiver.receive().unwrap().done().unwrap());
+    sender.finish([0; 4]).unwrap();
+    other.join().unwrap();
+    assert_eq!(sender.latencies().unwrap().count(), 1);
+}
+
+/// What a hostile receiver says of the time of its reply is taken as far as it can be.
+#[test]
+fn a_reply_was_made_between_the_push_and_now() {
+    for at_ns in [1, u64::MAX] {
+        let pages = Pages::new();
+        let (mut sender, _receiver) = pages.ends(ChannelShape::new(2, 10), IN_PLACE);
+        sender.measure_latencies(true);
+        let begin = std::time::Instant::now();
+        sender.send(b"x", Head::default()).unwrap();
+        pages.receiver.ring[0].store(&ReplyRecord { epoch: 7, at_ns, ..ReplyRecord::default() });
+        pages.receiver.replied.0.store(1, Ordering::SeqCst);
+        sender.drain().unwrap();
+        let (times, most) = (sender.latencies().unwrap(), begin.elapsed().as_nanos() as u64 * 17 / 16 + 1);
+        assert!(times.count() == 1 && times.max_ns() <= most, "{at_ns}: {times:?}");
     }
 }

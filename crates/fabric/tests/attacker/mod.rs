@@ -353,7 +353,7 @@ fn forging_sender(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<(
         "length" => forge(page, 0, 0, 4097, 0, 0, epoch),
         "epoch" => forge(page, 0, 0, 10, 0, 0, epoch - 1),
         "sequence" => forge(page, 0, 0, 10, 1, 0, epoch),
-        "flags" => forge(page, 0, 0, 10, 0, 2, epoch),
+        "flags" => forge(page, 0, 0, 10, 0, 4, epoch),
         // Two valid blocks use one slot. The second would change the first while it is processed.
         "held" => {
             forge(page, 0, 0, 10, 0, 0, epoch);

@@ -1,7 +1,7 @@
 //! Shares of caches and of memory bandwidth (Linux, Documentation/filesystems/resctrl.rst). They
 //! are given to a group of threads that is made for the transaction.
 
-use crate::knob::{About, AllowedValues, MADE_TREES, MachineKnob, Place, hexadecimal};
+use crate::knob::{About, AllowedValues, MADE_TREES, MAX_OF_KERNEL, MachineKnob, Place, hexadecimal};
 use crate::tree::MachineTree;
 
 pub(crate) const RESCTRL: &str = "sys/fs/resctrl";
@@ -10,9 +10,8 @@ const ABOUT: About = About {
     needs: "root and `mount -t resctrl resctrl /sys/fs/resctrl`",
     verified: MADE_TREES,
 };
-/// The share that a controller gives where nothing is set, in percent or in units of an eighth of a
-/// GB/s.
-const UNLIMITED: u64 = 100;
+/// All of the bandwidth, where it is counted in percent.
+const WHOLE_PERCENT: u64 = 100;
 
 /// A share, and its line in the schemata.
 struct Share {
@@ -45,7 +44,7 @@ const SHARES: [Share; 5] = [
     },
     Share {
         name: "share.memory_bandwidth",
-        what: "How much memory bandwidth the threads of the command may use (MBA): percent, or units of the processor",
+        what: "How much memory bandwidth the threads of the command may use (MBA): percent; units of the processor (AMD); MB/s if mounted with mba_MBps",
         resource: BANDWIDTH,
     },
 ];
@@ -78,11 +77,14 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
         let info = |name: &str| tree.text(&format!("{RESCTRL}/info/{resource}/{name}")).ok();
         let each = if is_mask {
             let whole = parts.iter().fold(0, |all, (_, share)| all | share);
-            AllowedValues::Mask { bits: info("cbm_mask").and_then(|mask| hexadecimal(&mask)).unwrap_or(whole) }
+            AllowedValues::Mask {
+                bits: info("cbm_mask").and_then(|mask| hexadecimal(&mask)).unwrap_or(whole),
+                min_bits: info("min_cbm_bits").and_then(|min| min.parse().ok()).unwrap_or(1),
+                may_have_gaps: info("sparse_masks").is_some_and(|allowed| allowed == "1"),
+            }
         } else {
             let min = info("min_bandwidth").and_then(|min| min.parse().ok()).unwrap_or(1).max(1);
-            let max = parts.iter().map(|(_, share)| *share).max().unwrap_or(UNLIMITED);
-            AllowedValues::Number { min, max }
+            bandwidth(tree, min, parts.iter().map(|(_, share)| *share).max().unwrap_or(0))
         };
         knob.absent = None;
         knob.value = Some(line.trim().to_owned());
@@ -93,6 +95,17 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
         knob
     };
     SHARES.iter().map(of).collect()
+}
+
+/// What a share of bandwidth may be. What the group of all has now may be less than there is, where
+/// somebody throttled it; `most` is the largest of its shares.
+fn bandwidth(tree: &MachineTree, min: u64, most: u64) -> AllowedValues {
+    match tree.text("proc/cpuinfo").is_ok_and(|facts| facts.contains("GenuineIntel")) {
+        true if most <= WHOLE_PERCENT => AllowedValues::Number { min, max: WHOLE_PERCENT },
+        // MB/s (option mba_MBps), which the kernel takes below the least percent, too.
+        true => AllowedValues::Number { min: 1, max: MAX_OF_KERNEL },
+        false => AllowedValues::Number { min, max: MAX_OF_KERNEL },
+    }
 }
 
 fn parse(part: &str, is_mask: bool) -> Option<(u64, u64)> {

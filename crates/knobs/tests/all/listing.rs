@@ -180,3 +180,34 @@ fn strange_trees_are_no_reason_to_fail() {
     // This machine, whatever it has.
     assert!(list(&MachineTree::live()).len() > 10);
 }
+
+#[test]
+fn shares_may_be_what_the_processor_takes_and_not_only_what_all_have_now() {
+    let made = Made::xeon();
+    let takes = |name: &str, value: &str| {
+        KnobPlan::new(&made.tree(), &settings(&[(name, value)]), &[1], "g").map_err(|e| e.to_string())
+    };
+    let bandwidth = |value: &str| takes("share.memory_bandwidth", value).is_ok();
+    // Somebody throttled what all others have.
+    made.put("sys/fs/resctrl/schemata", "L3:0=7ff;1=7ff\nMB:0=20;1=50\n");
+    assert!(bandwidth("0=100;1=60") && bandwidth("0=10") && !bandwidth("0=101") && !bandwidth("0=5"));
+    // Mounted with mba_MBps.
+    made.put("sys/fs/resctrl/schemata", "L3:0=7ff;1=7ff\nMB:0=4294967295;1=4294967295\n");
+    assert!(bandwidth("0=5;1=20000") && !bandwidth("0=0"));
+    let e = takes("share.memory_bandwidth", "0=0").unwrap_err();
+    assert!(e.contains("1 or more"), "{e}");
+    // Masks: how few ways, and whether they may have gaps.
+    assert!(takes("share.l3", "0=1").is_ok() && takes("share.l3", "0=5").is_err());
+    made.put("sys/fs/resctrl/info/L3/min_cbm_bits", "2\n");
+    let e = takes("share.l3", "0=1").unwrap_err();
+    assert!(e.contains("at least 2 neighbouring bits within 0x7ff"), "{e}");
+    assert!(takes("share.l3", "0=3").is_ok());
+    made.put("sys/fs/resctrl/info/L3/sparse_masks", "1\n");
+    assert!(takes("share.l3", "0=5").is_ok() && takes("share.l3", "0=4").is_err() && takes("share.l3", "0=0").is_err());
+    // Units of another processor.
+    let amd = "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\n";
+    made.put("proc/cpuinfo", amd);
+    made.put("sys/fs/resctrl/info/MB/min_bandwidth", "1\n");
+    made.put("sys/fs/resctrl/schemata", "L3:0=7ff;1=7ff\nMB:0=64;1=64\n");
+    assert!(bandwidth("0=2048") && !bandwidth("0=0"));
+}

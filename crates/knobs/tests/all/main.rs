@@ -8,5 +8,7 @@ mod hostile;
 mod journals;
 mod listing;
 mod made_tree;
+mod pipe_shares;
+mod probe;
 mod thread_groups;
 mod transactions;

@@ -175,3 +175,32 @@ fn a_child_restores_nothing() {
     drop(held);
     assert_eq!(made.text("sys/block/nvme0n1/queue/read_ahead_kb"), "128");
 }
+
+#[test]
+fn a_group_is_made_and_removed_under_the_lock_of_resctrl_and_the_kernels_reason_is_told() {
+    let made = Made::xeon();
+    let share = settings(&[("share.l3", "0=f")]);
+    let lock = || {
+        let folder = std::fs::File::open(made.path("sys/fs/resctrl")).unwrap();
+        folder.lock().unwrap();
+        folder
+    };
+    let held = lock();
+    let e = KnobTransaction::begin(&made.tree(), &share, &[1], None, &mut |_| {}).unwrap_err();
+    assert!(e.kind() == ErrorKind::Busy && !made.has_journal(), "{e}");
+    drop(held);
+    // What is made is removed, also where somebody keeps the lock.
+    let set = KnobTransaction::begin(&made.tree(), &share, &[1], None, &mut |_| {}).unwrap();
+    let held = lock();
+    assert_eq!(set.restore(&mut |_| {}).unwrap().restored.len(), 1);
+    drop(held);
+    // A folder that is there already stands for a group that the kernel refuses.
+    made.put("sys/fs/resctrl/info/last_cmd_status", "Out of CLOSIDs\n");
+    let e = KnobTransaction::begin(&made.tree(), &share, &[1], None, &mut |step| {
+        if let TransactionStep::Change(folder) = step {
+            std::fs::create_dir(made.path(&folder)).unwrap();
+        }
+    });
+    let e = e.unwrap_err();
+    assert!(e.to_string().contains("(the kernel says: Out of CLOSIDs)"), "{e}");
+}

@@ -78,7 +78,8 @@ fn section(out: &mut Markup, part: &PageSection) {
 
 /// A table whose last column has a bar behind its words.
 fn bars(out: &mut Markup, list: &BarList) {
-    let most = list.bars.iter().map(|bar| bar.1).filter(|v| v.is_finite()).fold(0.0, f64::max);
+    let largest = list.bars.iter().map(|bar| bar.1).filter(|v| v.is_finite()).fold(0.0, f64::max);
+    let most = list.top.unwrap_or(largest);
     out.tag("<table class=\"bars\">\n<caption>").words(&list.caption).tag("</caption>\n<tbody>\n");
     for (name, amount, shown) in &list.bars {
         let part = if most > 0.0 { (amount / most).clamp(0.0, 1.0) } else { 0.0 };
@@ -118,7 +119,7 @@ mod tests {
             form: TimelineForm::Lines,
             top: None,
             seconds: vec![0.0, 0.5, 1.0, f64::NAN],
-            series: vec![TimelineSeries { name: h(), values: vec![1.0, f64::INFINITY, 2.0] }],
+            series: vec![TimelineSeries::new(h(), vec![1.0, f64::INFINITY, 2.0])],
             marks: vec![(0.5, h())],
         };
         let areas = TimelineChart { form: TimelineForm::Areas, top: Some(1.0), ..chart.clone() };
@@ -128,7 +129,7 @@ mod tests {
             PageBlock::Verbatim(h()),
             PageBlock::Timeline(chart),
             PageBlock::Timeline(areas),
-            PageBlock::Bars(BarList { caption: h(), bars: vec![(h(), f64::NAN, h()), (h(), 2.0, h())] }),
+            PageBlock::Bars(BarList { caption: h(), bars: vec![(h(), f64::NAN, h()), (h(), 2.0, h())], top: None }),
             PageBlock::Table(table),
             PageBlock::Checks([Some(true), Some(false), None].map(|holds| PageCheck { text: h(), holds }).into()),
         ];

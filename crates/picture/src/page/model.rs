@@ -91,6 +91,9 @@ pub struct BarList {
     pub caption: String,
     /// Each bar: its name, its amount, and the amount in words.
     pub bars: Vec<(String, f64, String)>,
+    /// The amount of a bar of the whole width; the largest one if there is none.
+    #[serde(default)]
+    pub top: Option<f64>,
 }
 
 /// Something that was verified, or was not.
@@ -138,4 +141,20 @@ pub struct TimelineSeries {
     pub name: String,
     /// The values of the intervals.
     pub values: Vec<f64>,
+    /// The positions of intervals that have no value, such as a part of nothing. A line stops
+    /// before them and goes on behind them; areas have 0 there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<usize>,
+}
+
+impl TimelineSeries {
+    /// A row with a value for each interval.
+    pub fn new(name: impl Into<String>, values: Vec<f64>) -> TimelineSeries {
+        TimelineSeries { name: name.into(), values, gaps: Vec::new() }
+    }
+
+    /// The intervals that have a value.
+    pub(super) fn known(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
+        self.values.iter().copied().enumerate().filter(|(at, _)| !self.gaps.contains(at))
+    }
 }

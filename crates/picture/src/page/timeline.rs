@@ -2,6 +2,7 @@
 //! so that words keep their size on a narrow screen.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use super::markup::Markup;
 use super::model::{PageTable, TimelineChart, TimelineForm, TimelineSeries};
@@ -98,8 +99,8 @@ impl<'a> Drawable<'a> {
         out.tag("<div class=\"plot\">\n<div class=\"ticks\" aria-hidden=\"true\">");
         let ticks: Vec<f64> = (0..=(self.top / self.step + 1e-6) as usize).map(|n| n as f64 * self.step).collect();
         for tick in &ticks {
-            out.tag("<span style=\"bottom:").number(tick / self.top * 100.0, 2).tag("%\">").words(&short(*tick));
-            out.tag("</span>");
+            out.tag("<span style=\"bottom:").number(tick / self.top * 100.0, 2).tag("%\">");
+            out.words(&on_axis(*tick, self.step)).tag("</span>");
         }
         out.tag("</div>\n<svg role=\"img\" viewBox=\"0 0 1000 200\" preserveAspectRatio=\"none\" aria-labelledby=\"c");
         out.integer(id).tag("t c").integer(id).tag("d\">\n<title id=\"c").integer(id).tag("t\">");
@@ -123,9 +124,11 @@ impl<'a> Drawable<'a> {
     fn lines(&self, out: &mut Markup) {
         for (nth, series) in self.chart.series.iter().enumerate() {
             out.tag("<path class=\"line ").tag(COLORS[nth % COLORS.len()]).tag("\" d=\"");
-            for (at, value) in series.values.iter().enumerate() {
-                out.tag(if at == 0 { "M" } else { "L" });
-                self.step(out, *value, self.chart.seconds[at], self.chart.seconds[at + 1]);
+            let mut follows = None;
+            for (at, value) in series.known() {
+                out.tag(if follows == Some(at) { "L" } else { "M" });
+                self.step(out, value, self.chart.seconds[at], self.chart.seconds[at + 1]);
+                follows = Some(at + 1);
             }
             out.tag("\"/>\n");
         }
@@ -159,9 +162,9 @@ impl<'a> Drawable<'a> {
     fn times(&self, out: &mut Markup) {
         out.tag("<div class=\"times\" aria-hidden=\"true\">");
         let (_, step) = round(self.len);
-        for at in (0..).map(|n| f64::from(n) * step).take_while(|at| *at <= self.len * 0.92) {
+        for at in (0..).map(|n| f64::from(n) * step).take_while(|at| *at <= self.len * 0.84) {
             out.tag("<span style=\"left:").number(at / self.len * 100.0, 2).tag("%\">");
-            out.words(&short(self.begin + at)).tag("</span>");
+            out.words(&on_axis(self.begin + at, step)).tag("</span>");
         }
         out.tag("<span class=\"last\">").words(&short(self.begin + self.len)).tag(" s</span></div>\n");
         if !self.chart.marks.is_empty() {
@@ -187,17 +190,18 @@ fn round(value: f64) -> (f64, f64) {
 /// What somebody who does not see the picture is told: for each row its mean, and where it is most.
 fn description(chart: &TimelineChart) -> String {
     let mut text = String::new();
-    for TimelineSeries { name, values } in &chart.series {
-        let most = values.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    for series in &chart.series {
+        let most = series.known().max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((at, most)) = most else { continue };
-        let when = chart.seconds[at];
+        let (when, busy) = (chart.seconds[at], busy(series));
+        let average = mean(chart, series, busy.clone()).map_or_else(String::new, short);
+        let between = match busy == (0..series.values.len()) {
+            true => String::new(),
+            false => format!(" from {:.2} to {:.2} s", chart.seconds[busy.start], chart.seconds[busy.end]),
+        };
         // Writing to a String cannot fail.
-        let _ = write!(
-            text,
-            "{name}: {} on average, at most {} at {when:.2} s. ",
-            short(mean(chart, values)),
-            short(*most)
-        );
+        let _ =
+            write!(text, "{}: {average} on average{between}, at most {} at {when:.2} s. ", series.name, short(most));
     }
     for (at, name) in &chart.marks {
         let _ = write!(text, "{name} begins at {at:.2} s. ");
@@ -205,11 +209,40 @@ fn description(chart: &TimelineChart) -> String {
     text
 }
 
-/// The mean over the time, not over the intervals, whose lengths differ.
-fn mean(chart: &TimelineChart, values: &[f64]) -> f64 {
-    let spans = chart.seconds.windows(2).map(|pair| pair[1] - pair[0]);
-    let (sum, time) = values.iter().zip(spans).fold((0.0, 0.0), |(sum, time), (v, s)| (sum + v * s, time + s));
-    if time > 0.0 { sum / time } else { 0.0 }
+/// The intervals from the first that is not 0 to the last: a phase in which nothing of it ran says
+/// nothing of its rate.
+fn busy(series: &TimelineSeries) -> Range<usize> {
+    let not_zero = || series.known().filter(|(_, value)| *value != 0.0).map(|(at, _)| at);
+    match (not_zero().next(), not_zero().last()) {
+        (Some(first), Some(last)) => first..last + 1,
+        _ => 0..series.values.len(),
+    }
+}
+
+/// The mean of some intervals over their time, not over their number, for their lengths differ.
+/// `None` where none of them has a value.
+fn mean(chart: &TimelineChart, series: &TimelineSeries, intervals: Range<usize>) -> Option<f64> {
+    let spans = series.known().filter(|(at, _)| intervals.contains(at));
+    let spans = spans.map(|(at, value)| (value, chart.seconds[at + 1] - chart.seconds[at]));
+    let (sum, time) = spans.fold((0.0, 0.0), |(sum, time), (v, s)| (sum + v * s, time + s));
+    (time > 0.0).then(|| sum / time)
+}
+
+/// A number on an axis, with the digits that its step needs to tell it from the next.
+fn on_axis(value: f64, step: f64) -> String {
+    let (scale, ending) = match value.abs() {
+        v if v >= 1e6 => (1e6, "M"),
+        v if v >= 1e4 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    let is_whole = |digits: &usize| {
+        let steps = step / scale * 10f64.powi(i32::try_from(*digits).unwrap_or(9));
+        (steps - steps.round()).abs() < steps * 1e-6
+    };
+    let digits = (0..9).find(is_whole).unwrap_or(9);
+    let text = format!("{:.digits$}", value / scale);
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{ending}")
 }
 
 fn as_table(chart: &TimelineChart) -> PageTable {
@@ -219,8 +252,7 @@ fn as_table(chart: &TimelineChart) -> PageTable {
     columns.extend(chart.series.iter().map(|series| series.name.clone()));
     let rows = (0..intervals).step_by(each).map(|from| {
         let to = (from + each).min(intervals);
-        let part = TimelineChart { seconds: chart.seconds[from..=to].to_vec(), ..TimelineChart::default() };
-        let cell = |series: &TimelineSeries| short(mean(&part, &series.values[from..to]));
+        let cell = |series: &TimelineSeries| mean(chart, series, from..to).map_or_else(|| "none".to_owned(), short);
         let time = format!("{:.2} to {:.2}", chart.seconds[from], chart.seconds[to]);
         std::iter::once(time).chain(chart.series.iter().map(cell)).collect()
     });
@@ -233,10 +265,8 @@ mod tests {
     use super::*;
 
     fn ramp(intervals: usize) -> TimelineChart {
-        let series = |name: &str, scale: f64| TimelineSeries {
-            name: name.into(),
-            values: (0..intervals).map(|n| n as f64 * scale).collect(),
-        };
+        let series =
+            |name: &str, scale: f64| TimelineSeries::new(name, (0..intervals).map(|n| n as f64 * scale).collect());
         TimelineChart {
             title: "rate".into(),
             unit: "GB/s".into(),
@@ -253,10 +283,51 @@ mod tests {
         let table = as_table(&chart);
         assert_eq!(table.rows.len(), 34);
         assert_eq!(table.rows[0], ["0.00 to 0.30", "1", "0.5"]);
-        assert!(description(&chart).starts_with("read: 49.5 on average, at most 99 at 9.90 s. "));
+        // The first interval is 0, so the mean is that of the others.
+        let said = description(&chart);
+        assert!(said.starts_with("read: 50 on average from 0.10 to 10.00 s, at most 99 at 9.90 s. "), "{said}");
         // Intervals count by their length.
         let uneven = TimelineChart { seconds: vec![0.0, 3.0, 4.0], ..TimelineChart::default() };
-        assert!((mean(&uneven, &[1.0, 5.0]) - 2.0).abs() < 1e-9);
+        let series = TimelineSeries::new("a", vec![1.0, 5.0]);
+        assert!((mean(&uneven, &series, 0..2).unwrap() - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_interval_without_a_value_is_a_gap_and_no_zero() {
+        let mut chart = ramp(4);
+        chart.series.truncate(1);
+        chart.series[0] = TimelineSeries { gaps: vec![1], ..TimelineSeries::new("hits", vec![90.0, 0.0, 80.0, 70.0]) };
+        let mut out = Markup::default();
+        super::chart(&mut out, &chart);
+        let html = out.finish();
+        let line = html.split("class=\"line s0\" d=\"").nth(1).unwrap().split('"').next().unwrap();
+        assert_eq!((line.matches('M').count(), line.matches('L').count()), (2, 1), "{line}");
+        assert!(line.starts_with("M0 20H250M500 "), "{line}");
+        assert_eq!(as_table(&chart).rows[1], ["0.10 to 0.20", "none"]);
+        assert!(description(&chart).starts_with("hits: 80 on average, at most 90 "), "{}", description(&chart));
+    }
+
+    #[test]
+    fn numbers_on_an_axis_differ() {
+        for value in [0.000_9, 0.003, 0.02, 0.11, 1.0, 3.2, 9.0, 13.0, 99.0, 1234.5, 13_000.0, 1.3e6, 9e9] {
+            let (top, step) = round(value);
+            let ticks: Vec<String> =
+                (0..=(top / step + 1e-6) as usize).map(|n| on_axis(n as f64 * step, step)).collect();
+            let spaces: Vec<f64> = ticks.iter().map(|tick| number(tick)).collect();
+            let evenly = spaces.windows(2).all(|pair| (pair[1] - pair[0] - step).abs() < step * 1e-6);
+            assert!(evenly, "{value}: {ticks:?}");
+            assert!(ticks.iter().all(|tick| tick.len() <= 8), "{value}: {ticks:?}");
+        }
+        assert_eq!(on_axis(0.015, 0.005), "0.015");
+    }
+
+    /// The number of a text on an axis.
+    fn number(text: &str) -> f64 {
+        let (digits, scale) = match text.strip_suffix('k') {
+            Some(digits) => (digits, 1e3),
+            None => text.strip_suffix('M').map_or((text, 1.0), |digits| (digits, 1e6)),
+        };
+        digits.parse::<f64>().unwrap() * scale
     }
 
     #[test]
@@ -265,7 +336,7 @@ mod tests {
             form: TimelineForm::Areas,
             top: Some(2.0),
             seconds: vec![0.0, 1.0, 2.0],
-            series: ["a", "b"].map(|n| TimelineSeries { name: n.into(), values: vec![1.0, 0.5] }).into(),
+            series: ["a", "b"].map(|n| TimelineSeries::new(n, vec![1.0, 0.5])).into(),
             ..TimelineChart::default()
         };
         let mut out = Markup::default();

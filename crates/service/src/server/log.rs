@@ -1,7 +1,9 @@
 //! The service's log: plain lines, one for each fact.
 //!
-//! Where standard error goes to systemd's journal, each line begins with its priority (`<4>`),
-//! which the journal takes off and keeps as a field (sd-daemon(3)).
+//! Where standard error goes to systemd's journal, a line is an entry with fields: its priority,
+//! the kind of event, the client (see `journal`). Where the journal takes no entries, the line goes
+//! to standard error and begins with its priority (`<4>`), which the journal takes off and keeps as
+//! a field (sd-daemon(3)).
 //!
 //! Clients cause lines, by connecting or by being refused, and a log takes space. So lines about
 //! clients are limited, and the number of omitted lines is logged. The service's own lines are not
@@ -14,32 +16,13 @@ use std::time::Instant;
 
 use datapipes_core::locks::Mutex;
 
+use super::journal::{Journal, JournalLine};
+use super::log_event::{LogEvent, LogPriority, LoggedClient};
+
 /// Lines about clients that may come at once.
 const BURST: f64 = 200.0;
 /// Lines about clients per second, after that.
 const RATE: f64 = 10.0;
-
-/// How much a line matters, as syslog counts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LogPriority {
-    /// The service cannot do what it is for.
-    Error,
-    /// Somebody was refused, or something is missing.
-    Warning,
-    /// What happens in the life of a service.
-    Info,
-}
-
-impl LogPriority {
-    const fn number(self) -> u8 {
-        match self {
-            LogPriority::Error => 3,
-            LogPriority::Warning => 4,
-            LogPriority::Info => 6,
-        }
-    }
-}
 
 type Sink = Box<dyn Write + Send>;
 
@@ -50,8 +33,8 @@ pub struct ServiceLog(Arc<Mutex<State>>);
 struct State {
     /// `None` for standard error.
     sink: Option<Sink>,
-    /// Whether lines begin with their priority.
-    has_priorities: bool,
+    /// The journal, where standard error goes to it.
+    journal: Option<Journal>,
     allowance: Allowance,
 }
 
@@ -87,54 +70,51 @@ impl ServiceLog {
     }
 
     fn of(sink: Option<Sink>) -> ServiceLog {
-        let has_priorities = sink.is_none() && goes_to_journal();
-        ServiceLog(Arc::new(Mutex::new(State { sink, has_priorities, allowance: Allowance::new(Instant::now()) })))
+        let journal = if sink.is_none() { Journal::of_standard_error() } else { None };
+        ServiceLog(Arc::new(Mutex::new(State { sink, journal, allowance: Allowance::new(Instant::now()) })))
     }
 
     /// Writes a line. If that fails, the line is lost and the service goes on.
     pub fn line(&self, line: fmt::Arguments<'_>) {
-        self.line_of(LogPriority::Info, line);
+        self.0.lock().write(None, None, line);
     }
 
-    /// Writes a line of a priority.
-    pub fn line_of(&self, priority: LogPriority, line: fmt::Arguments<'_>) {
-        self.0.lock().write(priority, line);
+    /// Writes a line about an event.
+    pub fn event(&self, event: LogEvent, line: fmt::Arguments<'_>) {
+        self.0.lock().write(Some(event), None, line);
     }
 
     /// Writes a line that a client caused, unless there were too many of them.
-    pub(super) fn of_client(&self, line: fmt::Arguments<'_>) {
+    pub(super) fn of_client(&self, event: LogEvent, client: LoggedClient, line: fmt::Arguments<'_>) {
         let mut state = self.0.lock();
-        match state.allowance.take(Instant::now()) {
-            None => {}
-            Some(0) => state.write(LogPriority::Warning, line),
-            Some(omitted) => {
-                let said = format_args!("{omitted} lines about clients were left out: there were too many");
-                state.write(LogPriority::Warning, said);
-                state.write(LogPriority::Warning, line);
-            }
+        let Some(omitted) = state.allowance.take(Instant::now()) else { return };
+        if omitted > 0 {
+            let said = format_args!("{omitted} lines about clients were left out: there were too many");
+            state.write(Some(LogEvent::LinesLeftOut), None, said);
         }
+        state.write(Some(event), Some(client), line);
     }
 }
 
 impl State {
-    fn write(&mut self, priority: LogPriority, line: fmt::Arguments<'_>) {
+    fn write(&mut self, event: Option<LogEvent>, client: Option<LoggedClient>, line: fmt::Arguments<'_>) {
+        let priority = event.map_or(LogPriority::Info, LogEvent::priority);
         // The journal knows whose line it is.
-        let line = match self.has_priorities {
-            true => format!("<{}>{line}\n", priority.number()),
-            false => format!("dpiped: {line}\n"),
+        let line = match &self.journal {
+            Some(journal) => {
+                let message = &line.to_string();
+                if journal.send(&JournalLine { priority, event, client, message }) {
+                    return;
+                }
+                format!("<{}>{message}\n", priority.number())
+            }
+            None => format!("dpiped: {line}\n"),
         };
         let _ = match &mut self.sink {
             Some(sink) => sink.write_all(line.as_bytes()),
             None => std::io::stderr().lock().write_all(line.as_bytes()),
         };
     }
-}
-
-/// Whether standard error is the stream that systemd connected to its journal: `JOURNAL_STREAM` has
-/// its device and inode. A program may have sent it elsewhere since.
-fn goes_to_journal() -> bool {
-    let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
-    rustix::fs::fstat(std::io::stderr()).is_ok_and(|stat| named == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 impl Default for ServiceLog {
@@ -176,5 +156,30 @@ mod tests {
         // none.
         let much_later = later + Duration::from_secs(1 << 30);
         assert_eq!((0..1000).filter(|_| allowance.take(much_later).is_some()).count(), BURST as usize);
+    }
+
+    #[test]
+    fn numbers_of_events_are_different_and_of_128_bits() {
+        let all = [
+            LogEvent::Started,
+            LogEvent::Stops,
+            LogEvent::Stopped,
+            LogEvent::StoppedUnfinished,
+            LogEvent::HelperKilled,
+            LogEvent::NotServing,
+            LogEvent::CannotStart,
+            LogEvent::ClientTurnedAway,
+            LogEvent::ClientCutOff,
+            LogEvent::ClientLeft,
+            LogEvent::RequestRefused,
+            LogEvent::LinesLeftOut,
+        ];
+        let mut ids: Vec<&str> = all.iter().map(|event| event.message_id()).collect();
+        let is_number =
+            |id: &&str| id.len() == 32 && id.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c));
+        assert!(ids.iter().all(is_number), "{ids:?}");
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), all.len());
     }
 }

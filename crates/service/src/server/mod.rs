@@ -19,7 +19,9 @@ mod config;
 mod descriptors;
 mod entrance;
 mod inherited;
+mod journal;
 mod log;
+mod log_event;
 mod metrics;
 mod probe;
 mod pulse;
@@ -42,7 +44,8 @@ use datapipes_core::{Error, ErrorKind, Machine, Result, Runtime, threads};
 pub use config::ServerOptions;
 pub use entrance::listen::Listener;
 pub use inherited::InheritedSockets;
-pub use log::{LogPriority, ServiceLog};
+pub use log::ServiceLog;
+pub use log_event::{LogEvent, LogPriority};
 pub use metrics::{MetricsAddress, MetricsListener};
 pub use probe::{ProbeOutcome, ServiceProbe};
 pub use quotas::limits::ServiceLimits;
@@ -54,6 +57,8 @@ use pulse::Pulse;
 use quotas::account::{Ledger, Most};
 use shared::Shared;
 use wake::{event, ring};
+
+use crate::status::ExportTotals;
 
 /// A running service.
 pub struct Server {
@@ -132,6 +137,7 @@ impl Server {
             pulse: Pulse::default(),
             turned_away: AtomicU64::new(0),
             began: Instant::now(),
+            counts_exports: Mutex::default(),
         });
         let drain = Drain::start(shared.clone())?;
         let ours = shared.clone();
@@ -147,6 +153,12 @@ impl Server {
         let ours = self.shared.clone();
         self.threads.push(threads::spawn("dpiped-metrics", move || metrics::endpoint::run(&ours, listener))?);
         Ok(())
+    }
+
+    /// Shows what the program exports beside the service, in the status and the metrics. `count` is
+    /// called at each look, on threads of the service.
+    pub fn show_exports(&self, count: impl Fn() -> ExportTotals + Send + Sync + 'static) {
+        *self.shared.counts_exports.lock() = Some(Arc::new(count));
     }
 
     /// Makes a probe that finds out whether the service serves.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use datapipes_core::guard::{self, ForeignCode};
 use datapipes_core::locks::{Condvar, Mutex, MutexGuard, RwLock};
 use datapipes_core::{Error, ErrorKind, Result, Runtime};
 
@@ -13,6 +14,7 @@ use super::config::ServerOptions;
 use super::descriptors::intake::Intake;
 use super::pulse::Pulse;
 use super::quotas::account::{Ledger, SessionFacts};
+use crate::status::ExportTotals;
 
 /// The state shared by the sessions.
 pub(super) struct Shared {
@@ -34,9 +36,21 @@ pub(super) struct Shared {
     pub(super) pulse: Pulse,
     pub(super) turned_away: AtomicU64,
     pub(super) began: Instant,
+    /// Counts what is exported.
+    pub(super) counts_exports: Mutex<Option<ExportCount>>,
 }
 
+/// A function of the program that counts what it exports.
+pub(super) type ExportCount = Arc<dyn Fn() -> ExportTotals + Send + Sync>;
+
 impl Shared {
+    /// What is exported; nothing where the function that counts it panics.
+    pub(super) fn exports(&self) -> ExportTotals {
+        // Not under the lock: it is code of the program.
+        let count = self.counts_exports.lock().clone();
+        count.and_then(|count| guard::call(ForeignCode::Callback, || count()).ok()).unwrap_or_default()
+    }
+
     pub(super) fn sessions(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<SessionFacts>>> {
         self.sessions.lock()
     }

@@ -6,7 +6,7 @@ use datapipes_core::Result;
 
 use super::quotas::account::SessionFacts;
 use super::shared::Shared;
-use crate::status::{ClientStatus, ServiceStatus};
+use crate::status::{ClientStatus, ClientTransfers, ServiceStatus};
 
 /// Who looks at the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,7 @@ pub(super) fn service_status(shared: &Shared, viewer: Viewer) -> Result<ServiceS
         turned_away: shared.turned_away.load(Ordering::Relaxed),
         connected: sessions.len() as u64,
         clients: seen.map(|facts| client_status(facts)).collect(),
+        exports: shared.exports(),
         limits: shared.config.limits.clone(),
         runtime: report,
     })
@@ -57,6 +58,7 @@ fn client_status(facts: &SessionFacts) -> ClientStatus {
         pid: facts.peer.pid,
         pipes: facts.pipes.load(Ordering::Relaxed),
         mapped_bytes: facts.mapped.load(Ordering::Relaxed),
+        transfers: facts.transfers().into_iter().map(|(class, of)| ClientTransfers { class, of }).collect(),
     }
 }
 

@@ -3,6 +3,7 @@
 use datapipes_core::locks::Mutex;
 use datapipes_core::{ErrorKind, Result};
 
+use crate::control::Control;
 use crate::runs::spill::Spill;
 
 /// Hands out extents. It reserves space for many at once, because a reservation changes the file
@@ -33,14 +34,14 @@ impl<'a> Extents<'a> {
     }
 
     /// Returns the offset of a new extent.
-    pub(super) fn take(&self) -> Result<u64> {
+    pub(super) fn take(&self, control: &Control) -> Result<u64> {
         let mut reserved = self.reserved.lock();
         if reserved.left == 0 {
             let mut step = self.step;
-            let run = match self.spill.reserve(step) {
+            let run = match self.spill.reserve(step, control) {
                 Err(e) if e.kind() == ErrorKind::NoSpace && step > self.each => {
                     step = self.each;
-                    self.spill.reserve(step)
+                    self.spill.reserve(step, control)
                 }
                 run => run,
             }?;

@@ -16,7 +16,7 @@ use super::plan::Shape;
 use crate::control::count;
 use crate::engine::Engine;
 use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
-use crate::memory::parallel::run_on_threads;
+use crate::memory::parallel::run_parts;
 use crate::merging::merge::keep_first;
 use crate::records::layout::Layout;
 use crate::records::prefetch::prefetch_record;
@@ -193,13 +193,13 @@ impl<L: Layout> Engine<'_, L> {
         // The order of the input makes the sort stable.
         runs.sort_by_key(|(index, _)| *index);
         let runs: Vec<Run> = runs.into_iter().map(|(_, run)| run).collect();
-        let merger = self.merger(lanes.blocks, false, false);
+        let merger = self.merger(lanes.blocks, None, false, false);
         let counter = &self.control.progress.written;
         let place = (written.bytes, true);
         let (merged, edges) = merger.merge_runs_at(&staging, &runs, sink.target(), place, counter)?;
         report.runs += runs.len() as u64;
         // The output may need the space, and its length may not be known.
-        spill.free_now(&runs)?;
+        spill.free_now(&runs, self.control)?;
         written.bytes += merged.bytes;
         written.tally.join(merged.written);
         written.dropped.join(dropped);
@@ -218,7 +218,7 @@ impl<L: Layout> Engine<'_, L> {
         pipe: &Pipe,
         spill: &Spill<'_>,
     ) -> Result<Run> {
-        let mut run = spill.reserve(portion.content.len())?;
+        let mut run = spill.reserve(portion.content.len(), self.control)?;
         run.grain = self.budget.grain;
         run.longest = lanes.record;
         let target = Target::Run { pipe, base: run.offset, grain: run.grain };
@@ -250,7 +250,8 @@ impl<L: Layout> Engine<'_, L> {
     ) -> Result<()> {
         let next = AtomicUsize::new(0);
         let outcome = Mutex::new(Ok(()));
-        run_on_threads(lanes.shape.lanes.min(portions.len()), |lane| {
+        let count = lanes.shape.lanes;
+        run_parts(&self.control.progress.waits, count, count.min(portions.len()), |lane| {
             if let Err(e) = self.run_lane(lanes, lane, portions, &next, &work) {
                 // The other lanes find nothing more to do.
                 next.store(portions.len(), Relaxed);

@@ -41,20 +41,21 @@ struct Distribution {
 }
 
 impl<L: Layout> Engine<'_, L> {
-    /// Sorts the inputs by distribution, if the job asks for it and it is possible.
+    /// Sorts the inputs by distribution on at most so many threads, if the job asks for it and it
+    /// is possible.
     pub(crate) fn try_distribution(
         &self,
         inputs: Vec<Input>,
+        threads: usize,
         blocks: &BlockPool,
-        sink: &Sink<'_>,
-        spill: &Spill<'_>,
+        (sink, spill): (&Sink<'_>, &Spill<'_>),
         report: &mut SortReport,
     ) -> Result<Attempt> {
         if self.fits {
             report.method = MethodReport::new("memory", "the input fits");
             return Ok(Attempt::Merge(inputs));
         }
-        let shape = match self.shape(&inputs, spill, report) {
+        let shape = match self.shape(&inputs, threads, spill, report) {
             Ok(shape) => shape,
             Err(why) => {
                 report.method = MethodReport::new("merge", why);
@@ -71,6 +72,7 @@ impl<L: Layout> Engine<'_, L> {
         };
         report.method = MethodReport::new("distribution", "each record is sorted once");
         report.method.buckets = splitters.len() as u64 + 1;
+        report.threads = shape.threads.max(shape.lanes) as u64;
         let (buckets, read) = self.distribute(record, &shape, &sources, &splitters, spill)?;
         report.phases.push(Phase { name: "distribute", seconds: started.elapsed().as_secs_f64() });
         let started = Instant::now();
@@ -80,7 +82,7 @@ impl<L: Layout> Engine<'_, L> {
     }
 
     /// How this job would be distributed, or why it is not.
-    fn shape(&self, inputs: &[Input], spill: &Spill<'_>, report: &SortReport) -> Result<Shape, String> {
+    fn shape(&self, inputs: &[Input], threads: usize, spill: &Spill<'_>, report: &SortReport) -> Result<Shape, String> {
         let Some(record) = self.layout.fixed_len() else {
             return Err("records differ in length".to_owned());
         };
@@ -100,7 +102,7 @@ impl<L: Layout> Engine<'_, L> {
             record,
             numbers: self.layout.numbers().is_some(),
             memory: len.min(self.budget.pool - at),
-            threads: self.budget.threads,
+            threads,
             fan_in: self.budget.arenas() / (2 * self.budget.min_buffer()),
             l2: usize::try_from(self.machine.l2_size()).unwrap_or(0).max(64 << 10),
             least_block: if self.settings.method == SortMethod::Auto { GOOD_BLOCK } else { MIN_BLOCK },

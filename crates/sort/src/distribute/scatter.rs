@@ -21,7 +21,7 @@ use super::stripes::{Chunks, Source, StripeReader, cuts, ranges};
 use crate::control::{Control, count};
 use crate::engine::Engine;
 use crate::memory::blocks::{ALIGN, Block, BlockPool};
-use crate::memory::parallel::run_on_threads;
+use crate::memory::parallel::run_parts;
 use crate::memory::streaming::{copy_past_caches, fence};
 use crate::numbers::{Numbers, Unsigned};
 use crate::records::layout::Layout;
@@ -32,6 +32,8 @@ use crate::waits::SortWait;
 
 /// Records that are classified together. They and their keys stay in the first-level cache.
 const BATCH: usize = 128;
+/// Numbers of which it is seen whether all go to one bucket.
+const GROUP: usize = 32;
 
 /// Where the parts of the memory begin, while the input is distributed.
 struct Division {
@@ -67,7 +69,7 @@ impl<L: Layout> Engine<'_, L> {
         let extents = Extents::new(spill, shape.extent, shape.reservation);
         let failed = AtomicBool::new(false);
         let done = Mutex::new((Ok(()), Tally::default(), Vec::with_capacity(shape.threads)));
-        run_on_threads(shape.threads, |t| {
+        run_parts(&self.control.progress.waits, shape.threads, shape.threads, |t| {
             let chunks = Chunks {
                 at: division.chunks + t * shape.chunks_len(),
                 count: CHUNKS,
@@ -190,16 +192,27 @@ fn scatter_numbers<T: Unsigned>(
 ) -> Result<()> {
     let width = size_of::<T>();
     let (mut codes, mut ids) = ([0_u64; BATCH], [0_u16; BATCH]);
+    let encoded = |bytes| T::read(bytes).encode(numbers);
+    // Whether the numbers before went to one bucket. Otherwise it is tried once a batch.
+    let mut ordered = false;
     for batch in bytes.chunks(BATCH * width) {
-        let batch = batch.chunks_exact(width);
-        let n = batch.len();
-        tally.add_numbers(width, batch.clone().map(|number| T::read(number).widen()));
-        for (code, number) in codes.iter_mut().zip(batch.clone()) {
-            *code = T::read(number).encode(numbers).widen();
+        let n = batch.len() / width;
+        tally.add_numbers(width, batch.chunks_exact(width).map(|number| T::read(number).widen()));
+        for (code, number) in codes.iter_mut().zip(batch.chunks_exact(width)) {
+            *code = encoded(number).widen();
         }
-        classifier.classify(&codes[..n], &mut ids[..n]);
-        let numbers = batch.map(|number| T::read(number).encode(numbers));
-        scatter.put_numbers(ids[..n].iter().map(|id| usize::from(*id)).zip(numbers))?;
+        let mut at = 0;
+        while at < n && (ordered || at == 0) {
+            let end = n.min(at + GROUP);
+            let bucket = scatter.bucket_of_all(classifier, &codes[at..end]);
+            ordered = bucket.is_some();
+            let Some(bucket) = bucket else { break };
+            scatter.put_alike(bucket, batch[at * width..end * width].chunks_exact(width).map(encoded))?;
+            at = end;
+        }
+        classifier.classify(&codes[at..n], &mut ids[at..n]);
+        let rest = batch[at * width..].chunks_exact(width).map(encoded);
+        scatter.put_numbers(ids[at..n].iter().map(|id| usize::from(*id)).zip(rest))?;
     }
     Ok(())
 }
@@ -217,6 +230,8 @@ struct Scatter<'a> {
     buffer: usize,
     /// The bytes in each buffer.
     filled: Vec<u32>,
+    /// The least and the greatest prefix of each bucket.
+    bounds: Vec<(u64, u64)>,
     writers: Vec<StripeWriter>,
     target: SpillTarget<'a>,
 }
@@ -256,6 +271,7 @@ impl<'a> Scatter<'a> {
             buffers: engine.memory.range(at, count * shape.buffer)?.lease_mut()?,
             buffer: shape.buffer,
             filled: vec![0; count],
+            bounds: bounds(splitters).collect(),
             writers,
             target,
         })
@@ -273,6 +289,41 @@ impl<'a> Scatter<'a> {
             return Ok(());
         }
         self.put_across(bucket, record)
+    }
+
+    /// Returns the bucket of all these numbers, if the first and the last are in one. In ordered
+    /// input nearly all neighbours are.
+    #[inline]
+    fn bucket_of_all(&self, classifier: &Classifier, codes: &[u64]) -> Option<usize> {
+        let ends = [*codes.first()?, *codes.last()?];
+        let mut buckets = [0; 2];
+        classifier.classify(&ends, &mut buckets);
+        if buckets[0] != buckets[1] {
+            return None;
+        }
+        let bucket = usize::from(buckets[0]);
+        let (low, high) = *self.bounds.get(bucket)?;
+        let outside = codes.iter().fold(false, |outside, code| outside | (*code < low) | (*code > high));
+        (!outside).then_some(bucket)
+    }
+
+    /// Adds numbers to one bucket.
+    #[inline]
+    fn put_alike<T: Unsigned>(&mut self, bucket: usize, mut numbers: impl ExactSizeIterator<Item = T>) -> Result<()> {
+        let room = self.buffer / size_of::<T>();
+        let buffer = &mut self.buffers.as_slice_of::<T>()?[bucket * room..][..room];
+        let mut at = self.filled[bucket] as usize / size_of::<T>();
+        while numbers.len() > 0 {
+            let end = room.min(at + numbers.len());
+            buffer[at..end].iter_mut().zip(numbers.by_ref()).for_each(|(to, number)| *to = number);
+            at = end;
+            if at == room {
+                self.writers[bucket].append(as_bytes(buffer), &self.target)?;
+                at = 0;
+            }
+        }
+        self.filled[bucket] = (at * size_of::<T>()) as u32;
+        Ok(())
     }
 
     /// Adds numbers to their buckets. A buffer holds a whole number of them.
@@ -351,14 +402,15 @@ impl StripeWriter {
         let Some(mut block) = self.block.take() else { return Ok(()) };
         target.control.check()?;
         if self.left == 0 {
-            self.stripe.extents.push(target.extents.take()?);
+            self.stripe.extents.push(target.extents.take(target.control)?);
             self.left = target.extents.each();
         }
         let extent = self.stripe.extents.last().copied().unwrap_or_default();
         let len = self.filled.next_multiple_of(ALIGN);
         block.bytes[self.filled..len].fill(0);
         fence();
-        target.blocks.write(target.pipe, block, 0, len, extent + target.extents.each() - self.left)?;
+        let waits = (target.control, SortWait::Spill);
+        target.blocks.write(waits, target.pipe, block, (0, len), extent + target.extents.each() - self.left)?;
         self.stripe.sums.push(std::mem::take(&mut self.hasher).finalize());
         self.stripe.len += self.filled as u64;
         count(&target.control.progress.spilled, self.filled as u64);

@@ -39,7 +39,7 @@ pub(crate) fn refuse_unseekable(inputs: &[Input], record: usize) -> Result<(), S
         let is_file = input
             .stat()
             .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile);
-        if !is_file || matches!(input, Input::Stream { .. }) {
+        if !is_file || !matches!(input, Input::File { .. } | Input::Deferred { .. }) {
             return Err(format!("{name} is not a regular file"));
         }
         if !input.len().ok().flatten().unwrap_or(1).is_multiple_of(record as u64) {

@@ -9,7 +9,7 @@ use crate::control::{Control, count};
 use crate::form::bucket::SlotBucket;
 use crate::form::slot_sorter::SlotSorter;
 use crate::memory::blocks::{ALIGN, BlockPool, Target};
-use crate::memory::parallel::run_on_threads;
+use crate::memory::parallel::run_parts;
 use crate::memory::short_copy::copy_record;
 use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
@@ -75,7 +75,7 @@ impl<L: Layout> Gather<'_, L> {
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
-        packing: Option<&Packing>,
+        packing: Option<&Packing<'_>>,
     ) -> Result<Gathered> {
         let mut starts = Vec::with_capacity(self.buckets.len());
         let mut total = 0;
@@ -86,11 +86,12 @@ impl<L: Layout> Gather<'_, L> {
         let wanted = total.div_ceil(blocks.size as u64) as usize;
         let next = AtomicUsize::new(0);
         // It is decided anew for each run. A run that is not compressed needs no table of frames.
-        let packs = packing.is_some_and(Packing::is_on);
+        let packs = packing.is_some_and(|packing| packing.is_on());
         // Where the next compressed block goes.
         let end = AtomicU64::new(0);
         let outcome = Mutex::new((Ok(()), Vec::<(usize, BlockDone)>::with_capacity(wanted)));
-        run_on_threads(self.arranger.threads.min(wanted), |_| {
+        let threads = self.arranger.threads;
+        run_parts(&control.progress.waits, threads, threads.min(wanted), |_| {
             // The slot's bytes stay as they are while their buckets are sorted.
             let _scope = Scope::enter();
             let work = || -> Result<()> {
@@ -129,16 +130,16 @@ impl<L: Layout> Gather<'_, L> {
                                 })
                                 .collect();
                             packing.wrote(to as u64);
-                            blocks.write(pipe, kept, 0, to, at)?;
+                            blocks.write((control, target.wait()), pipe, kept, (0, to), at)?;
                         }
-                        Target::File { pipe } | Target::Run { pipe, .. } => {
+                        Target::File { pipe, .. } | Target::Run { pipe, .. } => {
                             if let Some(packing) = packing {
-                                packing.consider(&block.bytes[..len], blocks.waited());
+                                packing.consider(&block.bytes[..len]);
                             }
                             let base = target.place().map_or(0, |(_, base)| base);
-                            let to = len.next_multiple_of(ALIGN);
+                            let to = target.written_end(len);
                             block.bytes[len..to].fill(0);
-                            blocks.write(pipe, block, 0, to, base + at)?;
+                            blocks.write((control, target.wait()), pipe, block, (0, to), base + at)?;
                         }
                         Target::Stream(stream) | Target::CompressedRun(stream) => {
                             let waits = control.waits_for(target.wait());

@@ -21,8 +21,9 @@ use crate::form::slot::{FilledSlot, SlotFiller, SlotPool};
 use crate::form::slot_sorter::SlotSorter;
 use crate::form::touch::{ExpectedUse, WORTH_TOUCHING, touch_ahead};
 use crate::input::{Input, InputReader};
+use crate::long::LongLines;
 use crate::memory::blocks::{BlockPool, Target};
-use crate::memory::parallel::run_on_threads;
+use crate::memory::parallel::run_parts;
 use crate::merging::passes::MergeInput;
 use crate::numbers::{Numbers, SortedNumbers, WritesInFlight, drain_writes};
 use crate::records::entry::Entry;
@@ -56,7 +57,8 @@ struct SorterContext<'s> {
     spill: &'s Spill<'s>,
     blocks: &'s BlockPool,
     sink: &'s Sink<'s>,
-    packing: Packing,
+    packing: Packing<'s>,
+    long: Option<&'s LongLines<'s>>,
 }
 
 #[derive(Default)]
@@ -87,7 +89,7 @@ impl<L: Layout> Engine<'_, L> {
     pub(crate) fn form_runs(
         &self,
         inputs: Vec<Input>,
-        blocks: &BlockPool,
+        (blocks, long): (&BlockPool, Option<&LongLines<'_>>),
         sink: &Sink<'_>,
         spill: &Spill<'_>,
         report: &mut SortReport,
@@ -98,7 +100,7 @@ impl<L: Layout> Engine<'_, L> {
         let each = self.budget.slots().into_iter().map(|(slot, len)| (slot - at, len)).collect();
         let slots = SlotPool { all, each, whole_first: self.fits, carry: self.budget.carry() };
         let feed = InputReader::new(self.machine, &self.memory, inputs, &self.movements, self.control);
-        let mut filler = SlotFiller::new(self.layout, feed, self.control, self.budget.chunk, slots)?;
+        let mut filler = SlotFiller::new(self.layout, feed, self.control, self.budget.chunk, slots, long)?;
         let (free, to_fill) = mpsc::channel::<Dram>();
         let (filled, to_sort) = mpsc::channel::<Result<FilledSlot>>();
         let lanes = SorterContext {
@@ -109,7 +111,13 @@ impl<L: Layout> Engine<'_, L> {
             spill,
             blocks,
             sink,
-            packing: Packing::new(self.settings.compression, self.budget.concurrent_slots, self.budget.min_buffer()),
+            packing: Packing::new(
+                self.settings.compression,
+                self.budget.concurrent_slots,
+                self.budget.min_buffer(),
+                &self.control.progress.waits,
+            ),
+            long,
         };
         let read = self.run_sorters(&lanes, &mut filler, filled, to_fill);
         drop(filler);
@@ -173,7 +181,8 @@ impl<L: Layout> Engine<'_, L> {
             };
             match threads::spawn_scoped(scope, "read", read) {
                 Ok(reader) => {
-                    run_on_threads(self.budget.concurrent_slots, |_| {
+                    let lanes_in_all = self.budget.concurrent_slots;
+                    run_parts(&self.control.progress.waits, lanes_in_all, lanes_in_all, |_| {
                         if let Err(e) = self.run_sorter(lanes) {
                             lanes.fail(e);
                         }
@@ -237,7 +246,9 @@ impl<L: Layout> Engine<'_, L> {
     }
 
     fn sort_slot(&self, slot: &FilledSlot, lanes: &SorterContext<'_>) -> Result<()> {
-        let only = slot.last && slot.index == 0;
+        // Stubs are not what the output takes.
+        let has_stubs = lanes.long.is_some_and(|long| long.counted().0 > 0);
+        let only = slot.last && slot.index == 0 && !has_stubs;
         // The only slot, and all slots used as one, share the cores with no other lane.
         let alone = only || slot.whole;
         let threads =
@@ -290,7 +301,7 @@ impl<L: Layout> Engine<'_, L> {
         let packing = Some(&lanes.packing).filter(|packing| packing.may_pack());
         let gathered = gather.write(lanes.blocks, target, self.control, &progress.spilled, packing)?;
         if !gathered.frames.is_empty() {
-            lanes.spill.cut_packed(&run, gathered.stored)?;
+            lanes.spill.cut_packed(&run, gathered.stored, self.control)?;
             run.table = Some(FrameTable { frame: lanes.packing.frame, frames: gathered.frames });
         }
         (run.key_index, run.sums, run.grain) = (gathered.key_index, gathered.sums, self.budget.grain);
@@ -360,7 +371,7 @@ impl<L: Layout> Engine<'_, L> {
 
     /// Reserves room for a run, and returns it with the pipe to it.
     fn reserve<'p>(&self, bytes: u64, lanes: &'p SorterContext<'_>) -> Result<(Run, &'p Pipe)> {
-        let run = lanes.spill.reserve(bytes)?;
+        let run = lanes.spill.reserve(bytes, self.control)?;
         if lanes.pipe.get().is_none() {
             // Two lanes may both connect at first; one of the pipes is kept.
             let _ = lanes.pipe.set(self.machine.connect(&self.memory, &lanes.spill.staging()?)?);

@@ -26,7 +26,7 @@ use crate::records::entry::{self, Entry, MAX_BUCKETS};
 use crate::records::layout::{Layout, PlainLines};
 use crate::records::memo::Scope;
 use crate::records::prefetch::prefetch;
-use crate::records::tally::Tally;
+use crate::records::tally::{Tally, hash};
 
 /// Below this number of entries one core sorts them faster than several could distribute them.
 const SMALL: usize = 1 << 14;
@@ -64,10 +64,14 @@ impl<L: Layout> SlotSorter<'_, L> {
         };
         let kept = self.unique.then(|| {
             self.each_bucket(all, &bounds, |bucket| {
-                if bucket.len() <= giant {
-                    self.sort_bucket(bucket, self.depth);
+                if bucket.len() > giant {
+                    return self.drop_duplicates(bucket);
                 }
-                self.drop_duplicates(bucket)
+                self.sort_bucket(bucket, self.depth);
+                match self.layout.coding() {
+                    Some(_) => self.drop_repeated(bucket),
+                    None => self.drop_duplicates(bucket),
+                }
             })
         });
         let (mut rest, mut kept) = (all, kept.into_iter().flatten());
@@ -332,14 +336,34 @@ impl<L: Layout> SlotSorter<'_, L> {
         let mut kept = 0;
         for i in 1..bucket.len() {
             if self.layout.same_key(self.record(bucket[kept]), self.record(bucket[i])) {
-                dropped.add(self.record(bucket[i]));
+                self.layout.count(&mut dropped, self.record(bucket[i]));
             } else {
                 kept += 1;
                 bucket[kept] = bucket[i];
             }
         }
         let len = bucket.len().min(kept + 1);
-        let bytes = bucket[..len].iter().map(|e| self.len(*e) as u64).sum();
-        KeptEntries { len, bytes, dropped }
+        self.kept(&bucket[..len], dropped)
+    }
+
+    /// Does the same for lines that were marked where they repeat the one before. They are not
+    /// read again: the first of them says what they count for.
+    fn drop_repeated(&self, bucket: &mut [Entry]) -> KeptEntries {
+        let mut dropped = Tally::default();
+        let (mut kept, mut sum) = (0, None);
+        for i in 0..bucket.len() {
+            if i > 0 && entry::is_repeated(bucket[i]) {
+                let record = self.record(bucket[kept - 1]);
+                dropped.add_hashed(record.len() as u64, *sum.get_or_insert_with(|| hash(record)));
+            } else {
+                bucket[kept] = bucket[i];
+                (kept, sum) = (kept + 1, None);
+            }
+        }
+        self.kept(&bucket[..kept], dropped)
+    }
+
+    fn kept(&self, entries: &[Entry], dropped: Tally) -> KeptEntries {
+        KeptEntries { len: entries.len(), bytes: entries.iter().map(|e| self.len(*e) as u64).sum(), dropped }
     }
 }

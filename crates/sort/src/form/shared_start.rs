@@ -7,7 +7,7 @@
 
 use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
-use crate::records::words::{common_prefix, word};
+use crate::records::words::common_prefix;
 
 /// The lines that are compared with the first one.
 const SAMPLE: usize = 512;
@@ -61,7 +61,7 @@ impl SharedStart {
         match layout.coding() {
             Some(coding) if !self.bytes.is_empty() => {
                 let line = layout.coded_bytes(record);
-                line.starts_with(&self.bytes).then(|| coding.directed(word(line, self.bytes.len())))
+                line.starts_with(&self.bytes).then(|| coding.directed(coding.word(line, self.bytes.len())))
             }
             _ => Some(layout.prefix(record)),
         }

@@ -8,6 +8,9 @@
 //! The tail goes to the next slot. A short tail is kept on the heap meanwhile. A long one stays in
 //! place until all slots are free; then they are filled as one, so a record may be as long as all
 //! of them together.
+//!
+//! Where lines may be long (`long`), their bytes are moved on to the spill places as they come, and
+//! a stub is put in the place of the line, or into the next slot if that place is too short.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,6 +20,7 @@ use datapipes_core::{Dram, Error, ErrorKind, Result};
 use crate::control::{Control, count};
 use crate::form::shared_start::SharedStart;
 use crate::input::{Begin, Chunk, InputReader, leftover, refuse};
+use crate::long::{LongLines, OpenLine};
 use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
 use crate::records::tally::Tally;
@@ -101,10 +105,15 @@ pub(crate) struct SlotPool {
 
 impl SlotPool {
     /// Whether `len` bytes that are left of a slot are kept on the heap for the next one. They must
-    /// fit the shortest slot, which may be the next.
-    fn carries(&self, len: usize) -> bool {
+    /// fit the shortest slot, which may be the next, behind a stub of `stub` bytes.
+    fn carries(&self, len: usize, stub: usize) -> bool {
+        len <= self.carry && self.holds(len, stub)
+    }
+
+    /// Whether so many bytes fit every slot.
+    fn holds(&self, len: usize, stub: usize) -> bool {
         let shortest = self.each.iter().map(|(_, len)| *len).min().unwrap_or(0);
-        len <= self.carry && len + ALIGN + SLACK <= shortest
+        stub.next_multiple_of(ALIGN) + len + ALIGN + SLACK + 2 * ENTRY <= shortest
     }
 }
 
@@ -125,6 +134,22 @@ pub(crate) struct SlotFiller<'a, L> {
     tally: Tally,
     filled: u64,
     shared: SharedStart,
+    /// Takes long lines, if any are expected.
+    long: Option<&'a LongLines<'a>>,
+    /// The long line whose bytes are coming.
+    open: Option<OpenLine<'a>>,
+    /// A stub that had no room in the slot in which its line ended.
+    waiting: Option<Vec<u8>>,
+}
+
+/// What ended the parsing of a range.
+enum Stopped {
+    /// The slot is full, or no whole record is left.
+    AtEnd,
+    /// A record that does not begin as the others do, and lies there.
+    Other(Range<usize>),
+    /// A long line.
+    Long,
 }
 
 /// The state of the slot that is being filled. Offsets are from the arena's start.
@@ -142,6 +167,8 @@ struct SlotState {
     full: bool,
     /// The ranges that are left for the next slot.
     tail: Vec<ArrivedRange>,
+    /// Where the bytes of the open long line begin in this slot.
+    line_at: usize,
 }
 
 impl<'a, L: Layout> SlotFiller<'a, L> {
@@ -151,6 +178,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         control: &'a Control,
         chunk: usize,
         slots: SlotPool,
+        long: Option<&'a LongLines<'a>>,
     ) -> Result<Self> {
         let density = match layout.fixed_len() {
             Some(len) => 1.0 / len as f64,
@@ -169,6 +197,9 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             tally: Tally::default(),
             filled: 0,
             shared: SharedStart::default(),
+            long,
+            open: None,
+            waiting: None,
         };
         if filler.slots.whole_first {
             filler.free.push(filler.slots.all.clone());
@@ -185,7 +216,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
 
     /// Whether nothing is left to fill a slot with.
     fn exhausted(&self) -> bool {
-        self.feed.exhausted() && self.tail.stretches.is_empty()
+        self.feed.exhausted() && self.tail.stretches.is_empty() && self.open.is_none() && self.waiting.is_none()
     }
 
     /// Makes the parts of the memory free slots.
@@ -214,7 +245,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
                 return Ok(None);
             }
             if s.entries == 0 && !last {
-                if whole {
+                if whole && self.open.is_none() && self.waiting.is_none() {
                     return Err(self.too_long(s.arena.len()));
                 }
                 // There is nothing to sort: the record needs more than a slot.
@@ -231,7 +262,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         }
     }
 
-    /// Takes a slot to fill; all slots as one if the tail is long.
+    /// Takes a slot to fill; all slots as one if the tail or a stub is long.
     fn take_slot(&mut self, back: &mut impl FnMut() -> Option<Dram>) -> Result<Option<Dram>> {
         let mut take_back = |free: &mut Vec<Dram>, away: &mut usize| match back() {
             Some(slot) => {
@@ -241,7 +272,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             }
             None => false,
         };
-        if matches!(self.tail.place, Place::Pool(_)) {
+        let stub_needs_all = self.waiting.as_ref().is_some_and(|stub| !self.slots.holds(0, stub.len()));
+        if matches!(self.tail.place, Place::Pool(_)) || stub_needs_all {
             while self.away > 0 {
                 if !take_back(&mut self.free, &mut self.away) {
                     return Ok(None);
@@ -286,7 +318,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             let waits = self.control.waits_for(SortWait::Input);
             chunk.wait()?;
             drop(waits);
-            count(&self.control.progress.read, chunk.len as u64);
+            count(&self.control.progress.read, chunk.uncounted as u64);
             let start = chunk.at - base;
             let (starts, ends_source) = (chunk.starts_source, chunk.ends_source);
             self.consume(s, ArrivedRange { start, end: start + chunk.len, starts, ends_source })?;
@@ -319,12 +351,16 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
     /// Puts what the last slot had no room for at the start of this slot.
     fn take_tail(&mut self, s: &mut SlotState) -> Result<()> {
         let Tail { stretches, place } = std::mem::take(&mut self.tail);
-        let (Some(first), Some(last)) = (stretches.first(), stretches.last()) else { return Ok(()) };
+        let stub = self.waiting.take();
+        let behind = stub.as_ref().map_or(0, |stub| stub.len().next_multiple_of(ALIGN));
+        let (first_at, end) = match (stretches.first(), stretches.last()) {
+            (Some(first), Some(last)) => (first.start, last.end),
+            _ => (0, 0),
+        };
         // The offset of a byte within a block does not change: the next chunk goes behind the last
         // one.
-        let (start, shift) = (first.start % ALIGN, first.start - first.start % ALIGN);
-        let len = last.end - first.start;
-        if start + len + SLACK > s.arena.len() {
+        let (start, len) = (behind + first_at % ALIGN, end - first_at);
+        if start + len + SLACK + 2 * ENTRY > s.arena.len() {
             return Err(self.too_long(s.arena.len()));
         }
         match place {
@@ -336,9 +372,16 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             Place::Nowhere => {}
         }
         s.asked = start + len;
+        if self.layout.numbers().is_none() {
+            (s.parsed, s.line_at) = (start, start);
+        }
+        if let Some(stub) = stub {
+            self.put_stub(s, 0, &stub)?;
+        }
         for stretch in stretches {
-            let ArrivedRange { start, end, starts, ends_source } = stretch;
-            self.consume(s, ArrivedRange { start: start - shift, end: end - shift, starts, ends_source })?;
+            let ArrivedRange { start: from, end, starts, ends_source } = stretch;
+            let (from, end) = (start + (from - first_at), start + (end - first_at));
+            self.consume(s, ArrivedRange { start: from, end, starts, ends_source })?;
         }
         Ok(())
     }
@@ -348,7 +391,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         let mut tail = Tail { stretches: s.tail.clone(), place: Place::Nowhere };
         if let Some(first) = tail.stretches.first() {
             let len = tail.len();
-            tail.place = if self.slots.carries(len) && s.entries > 0 {
+            let stub = self.waiting.as_ref().map_or(0, Vec::len);
+            tail.place = if self.slots.carries(len, stub) && s.entries > 0 {
                 Place::Heap(s.arena.range(first.start, len)?.lease()?.to_vec())
             } else {
                 Place::Pool(s.arena.memory().at() + first.start)
@@ -366,7 +410,11 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             &self.feed.current,
             format!("a record is longer than the {most} bytes of memory available for one"),
         )
-        .with_advice("give more memory with -S, or let fewer threads share it (--parallel)")
+        .with_advice(match self.layout.fixed_len() {
+            // The output blocks and what is read ahead grow with the memory, to a quarter of it.
+            Some(len) => format!("{} bytes of memory (`memory_bytes`) would be enough", len + len / 2 + (32 << 20)),
+            None => "give more memory (`memory_bytes`), or let fewer threads share it (`threads`)".to_owned(),
+        })
     }
 
     /// Parses a range, or leaves it for the next slot if this one is full.
@@ -384,11 +432,24 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             s.parsed = stretch.start;
         }
         let before = s.entries;
-        self.parse(s, stretch.end)?;
+        loop {
+            if self.open.is_some() && !self.move_on(s, stretch)? {
+                break;
+            }
+            if s.full {
+                break;
+            }
+            let is_long = self.parse(s, stretch.end)?;
+            let Some(long) = self.long else { break };
+            if s.full || !is_long && stretch.end - s.parsed <= long.limit {
+                break;
+            }
+            (s.line_at, self.open) = (s.parsed, Some(OpenLine::begin(long)?));
+        }
         if !s.full && stretch.ends_source && s.parsed < stretch.end {
             self.end_source(s, stretch.end)?;
         }
-        if s.full {
+        if s.full && s.parsed < stretch.end {
             s.tail.push(ArrivedRange { start: s.parsed, starts: true, ..stretch });
         } else if stretch.end > stretch.start && self.layout.fixed_len().is_none() {
             let here = (s.entries - before) as f64 / (stretch.end - stretch.start) as f64;
@@ -406,49 +467,111 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         };
         s.arena.range(end, 1)?.lease_mut()?[0] = terminator;
         s.asked = s.asked.max(end + 1);
-        self.parse(s, end + 1)
+        self.parse(s, end + 1).map(|_| ())
     }
 
-    /// Makes entries of the whole records in `s.parsed..end`.
-    fn parse(&mut self, s: &mut SlotState, end: usize) -> Result<()> {
+    /// Moves bytes of the open long line in `s.parsed..stretch.end` to the spill places. Returns
+    /// whether the line ends there; then its stub takes its place.
+    fn move_on(&mut self, s: &mut SlotState, stretch: ArrivedRange) -> Result<bool> {
+        let Some(mut open) = self.open.take() else { return Ok(true) };
+        let terminator = self.layout.terminator().unwrap_or(b'\n');
+        let bytes = s.arena.range(s.parsed, stretch.end - s.parsed)?.lease()?;
+        let end = memchr::memchr(terminator, &bytes);
+        open.push(&bytes[..end.unwrap_or(bytes.len())])?;
+        drop(bytes);
+        s.parsed = end.map_or(stretch.end, |end| s.parsed + end + 1);
+        if end.is_none() && !stretch.ends_source {
+            self.open = Some(open);
+            return Ok(false);
+        }
+        let stub = open.finish(self.layout)?;
+        if stub.len() <= s.parsed - s.line_at && self.entry_room(s, s.asked.max(stretch.end)) > 0 {
+            self.put_stub(s, s.line_at, &stub)?;
+        } else {
+            self.waiting = Some(stub);
+            s.full = true;
+        }
+        Ok(true)
+    }
+
+    /// Puts the stub of a long line at offset `at`.
+    fn put_stub(&mut self, s: &mut SlotState, at: usize, stub: &[u8]) -> Result<()> {
+        s.arena.range(at, stub.len())?.lease_mut()?.copy_from_slice(stub);
+        let prefix = loop {
+            match self.shared.prefix(self.layout, stub) {
+                Some(prefix) => break prefix,
+                None => self.shorten(s, at..at + stub.len())?,
+            }
+        };
+        let top = s.arena.len() / ENTRY - s.entries - 1;
+        let mut lease = s.arena.range(top * ENTRY, ENTRY)?.lease_mut()?;
+        lease.as_slice_of::<Entry>()?[0] = entry::entry(prefix, at, stub.len());
+        self.layout.count(&mut s.tally, stub);
+        s.longest = s.longest.max(stub.len());
+        s.entries += 1;
+        Ok(())
+    }
+
+    /// Makes prefixes again, because a record does not begin as the others do.
+    fn shorten(&mut self, s: &mut SlotState, other: Range<usize>) -> Result<()> {
+        let bytes = s.arena.range(0, other.end.max(s.parsed))?.lease()?;
+        let from = s.arena.len() / ENTRY - s.entries;
+        let mut lease = s.arena.range(from * ENTRY, s.entries * ENTRY)?.lease_mut()?;
+        self.shared.shorten(self.layout, &bytes[other], &bytes, lease.as_slice_of::<Entry>()?);
+        Ok(())
+    }
+
+    /// How many more entries have room, if records and what was asked for end at `end`. As much
+    /// room as they take stays free below them.
+    fn entry_room(&self, s: &SlotState, end: usize) -> usize {
+        let bottom = end.div_ceil(ENTRY);
+        ((s.arena.len() / ENTRY).saturating_sub(bottom) / 2).saturating_sub(s.entries)
+    }
+
+    /// Makes entries of the whole records in `s.parsed..end`. Returns whether a long line stopped
+    /// that.
+    fn parse(&mut self, s: &mut SlotState, end: usize) -> Result<bool> {
         if let Some(numbers) = self.layout.numbers() {
             // Numbers are counted when they are sorted.
             let count = (end - s.parsed) / numbers.kind.width();
             s.entries += count;
             s.parsed += count * numbers.kind.width();
-            return Ok(());
+            return Ok(false);
         }
-        while let Some(other) = self.parse_alike(s, end)? {
-            let bytes = s.arena.range(0, other.end)?.lease()?;
-            let from = s.arena.len() / ENTRY - s.entries;
-            let mut lease = s.arena.range(from * ENTRY, s.entries * ENTRY)?.lease_mut()?;
-            self.shared.shorten(self.layout, &bytes[other], &bytes, lease.as_slice_of::<Entry>()?);
+        loop {
+            match self.parse_alike(s, end)? {
+                Stopped::AtEnd => return Ok(false),
+                Stopped::Long => return Ok(true),
+                Stopped::Other(other) => self.shorten(s, other)?,
+            }
         }
-        Ok(())
     }
 
-    /// Makes entries of whole records in `s.parsed..end`, until one does not begin as the others
-    /// do. Returns where that one is.
-    fn parse_alike(&mut self, s: &mut SlotState, end: usize) -> Result<Option<Range<usize>>> {
+    /// Makes entries of whole records in `s.parsed..end`, until one is long or does not begin as
+    /// the others do.
+    fn parse_alike(&mut self, s: &mut SlotState, end: usize) -> Result<Stopped> {
         let bytes = s.arena.range(s.parsed, end - s.parsed)?.lease()?;
-        // Entries fill the arena downwards from its top; as much room stays free below them.
+        // Entries fill the arena downwards from its top.
         let top = s.arena.len() / ENTRY - s.entries;
-        let bottom = s.asked.max(end).div_ceil(ENTRY);
-        let most = (s.arena.len() / ENTRY).saturating_sub(bottom) / 2;
-        let room = most.saturating_sub(s.entries);
+        let room = self.entry_room(s, s.asked.max(end));
+        let longest_of_all = self.long.map_or(usize::MAX, LongLines::longest);
         let mut lease = s.arena.range((top - room) * ENTRY, room * ENTRY)?.lease_mut()?;
         let out = lease.as_slice_of::<Entry>()?;
         self.shared.sample(self.layout, &bytes);
         let (base, mut left) = (s.parsed, room);
-        let (mut tally, mut longest, mut full, mut other) = (s.tally, s.longest, false, None);
+        let (mut tally, mut longest, mut full, mut other) = (s.tally, s.longest, false, Stopped::AtEnd);
         let parsed = self.layout.scan(&bytes, 0, |from, to| {
             if left == 0 {
                 full = true;
                 return false;
             }
             let record = &bytes[from..to];
+            if record.len() > longest_of_all {
+                other = Stopped::Long;
+                return false;
+            }
             let Some(prefix) = self.shared.prefix(self.layout, record) else {
-                other = Some(base + from..base + to);
+                other = Stopped::Other(base + from..base + to);
                 return false;
             };
             left -= 1;
@@ -468,6 +591,6 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
 impl SlotState {
     fn new(arena: Dram) -> SlotState {
         let (tally, tail) = (Tally::default(), Vec::new());
-        SlotState { arena, asked: 0, parsed: 0, entries: 0, tally, longest: 0, full: false, tail }
+        SlotState { arena, asked: 0, parsed: 0, entries: 0, tally, longest: 0, full: false, tail, line_at: 0 }
     }
 }

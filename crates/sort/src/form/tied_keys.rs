@@ -98,7 +98,7 @@ impl<L: Layout> SlotSorter<'_, L> {
             let len = entry::short_len(*e).unwrap_or(0);
             *e = entry::with_prefix(*e, word(&bytes[at..at + len - 1], agreed));
         }
-        let plain = PlainLines { terminator: 0, reverse: false };
+        let plain = PlainLines::new(0, false);
         let sorter = SlotSorter { layout: &plain, raw: bytes, threads: 1, unique: false, depth: 0 };
         sorter.sort_bucket(entries, agreed);
         before.clear();

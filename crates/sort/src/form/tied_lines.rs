@@ -23,7 +23,6 @@ use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
 use crate::records::offset_value::Coding;
 use crate::records::prefetch::prefetch;
-use crate::records::words::{common_prefix, word};
 
 /// How many entries ahead a line is prefetched.
 const AHEAD: usize = 16;
@@ -65,10 +64,18 @@ impl<L: Layout> SlotSorter<'_, L> {
 
     fn order_pair(&self, coding: Coding, pair: &mut [Entry], depth: usize) {
         let (a, b) = (self.line(pair[0]), self.line(pair[1]));
-        let order = coding.order_at(a, b, common_prefix(a, b, depth));
+        let agreed = coding.agreed(a, b, depth);
+        let is_same = agreed == a.len() && agreed == b.len();
+        let order = match is_same && coding.is_folded() {
+            true => self.layout.compare(self.record(pair[0]), self.record(pair[1])),
+            false => coding.order_at(a, b, agreed),
+        };
         // Equal lines keep the order of the input.
         if order.then((pair[0] as u64).cmp(&(pair[1] as u64))) == Ordering::Greater {
             pair.swap(0, 1);
+        }
+        if is_same && self.unique {
+            pair[1] = entry::repeated(pair[1]);
         }
     }
 
@@ -77,7 +84,7 @@ impl<L: Layout> SlotSorter<'_, L> {
     fn sort_by_next_word(&self, coding: Coding, entries: &mut [Entry], range: Range<usize>, depth: usize) -> usize {
         let mut depth = depth;
         while !self.load_words(coding, entries, range.clone(), depth) {
-            let agreed = self.agreed(entries[range.start], &entries[range.clone()], depth);
+            let agreed = self.agreed(coding, entries[range.start], &entries[range.clone()], depth);
             if agreed < depth + 8 {
                 break;
             }
@@ -95,7 +102,7 @@ impl<L: Layout> SlotSorter<'_, L> {
                 prefetch(self.raw, entry::offset(*ahead) + depth);
             }
             let line = self.line(entries[i]);
-            let word = word(line, depth);
+            let word = coding.word(line, depth);
             some |= word;
             all &= word;
             entries[i] = entry::with_prefix(entries[i], coding.directed(word));
@@ -114,7 +121,8 @@ impl<L: Layout> SlotSorter<'_, L> {
     }
 
     /// Puts lines of equal words that end within `depth` bytes in order, before the others (or
-    /// behind them, if the order is descending). Returns the range of the others.
+    /// behind them, if the order is descending). Returns the range of the others. If duplicates
+    /// are to be dropped, those among the lines that end are marked.
     pub(super) fn settle_ended(&self, coding: Coding, tie: &mut [Entry], depth: usize) -> Range<usize> {
         let word = coding.directed(entry::prefix(tie[0]));
         if word & 0xff != 0 {
@@ -128,7 +136,26 @@ impl<L: Layout> SlotSorter<'_, L> {
         }
         // Of equal lengths, the entry that is earlier in the input comes first.
         vector::sort_u128(tie);
-        if coding.is_descending() { 0..tie.len() - ended } else { ended..tie.len() }
+        let (those, others) = match coding.is_descending() {
+            true => (tie.len() - ended..tie.len(), 0..tie.len() - ended),
+            false => (0..ended, ended..tie.len()),
+        };
+        if coding.is_folded() {
+            for group in tie[those.clone()].chunk_by_mut(|a, b| entry::prefix(*a) == entry::prefix(*b)) {
+                // Their letters may differ in case.
+                group.sort_unstable_by(|a, b| self.compare(*a, *b));
+            }
+        }
+        if self.unique {
+            // They agree in all bytes that are there, so those of one length are the same.
+            let those = &mut tie[those];
+            for i in 1..those.len() {
+                if entry::prefix(those[i - 1]) == entry::prefix(those[i]) {
+                    those[i] = entry::repeated(those[i]);
+                }
+            }
+        }
+        others
     }
 
     /// Makes words of the lines the entries' prefixes: those behind all bytes in which the lines
@@ -141,7 +168,7 @@ impl<L: Layout> SlotSorter<'_, L> {
         let shared = &*entries;
         run_on_threads(stripes, |t| {
             let part = &shared[t * stripe..shared.len().min((t + 1) * stripe)];
-            agreed.fetch_min(self.agreed(shared[0], part, depth), Relaxed);
+            agreed.fetch_min(self.agreed(coding, shared[0], part, depth), Relaxed);
         });
         let depth = agreed.into_inner();
         let all = Disjoint::new(entries);
@@ -155,13 +182,13 @@ impl<L: Layout> SlotSorter<'_, L> {
     }
 
     /// The number of bytes in which all lines agree with the first. They agree in `depth` bytes.
-    fn agreed(&self, first: Entry, others: &[Entry], depth: usize) -> usize {
+    fn agreed(&self, coding: Coding, first: Entry, others: &[Entry], depth: usize) -> usize {
         let first = self.line(first);
         others.iter().enumerate().fold(first.len(), |agreed, (i, e)| {
             if let Some(ahead) = others.get(i + AHEAD) {
                 prefetch(self.raw, entry::offset(*ahead) + depth);
             }
-            common_prefix(&first[..agreed], self.line(*e), depth)
+            coding.agreed(&first[..agreed], self.line(*e), depth)
         })
     }
 }
@@ -203,10 +230,11 @@ mod tests {
 
     use super::*;
     use crate::records::layout::PlainLines;
+    use crate::records::tally::Tally;
 
     /// Sorts lines as a slot does, and returns the numbers that they had in the input.
-    fn order(lines: &[Vec<u8>], reverse: bool, threads: usize) -> Vec<usize> {
-        let layout = PlainLines { terminator: b'\n', reverse };
+    fn order(lines: &[Vec<u8>], reverse: bool, threads: usize, unique: bool) -> Vec<usize> {
+        let layout = PlainLines::new(b'\n', reverse);
         let (mut raw, mut starts) = (Vec::new(), Vec::new());
         for line in lines {
             starts.push(raw.len());
@@ -224,15 +252,26 @@ mod tests {
             })
             .collect();
         let mut scratch = vec![0; entries.len()];
-        let sorter = SlotSorter { layout: &layout, raw: &raw, threads, unique: false, depth: 0 };
+        let sorter = SlotSorter { layout: &layout, raw: &raw, threads, unique, depth: 0 };
+        let mut read = Tally::default();
+        entries.iter().for_each(|e| read.add(sorter.record(*e)));
         let buckets = sorter.divide(&mut entries, &mut scratch);
-        let sorted = buckets.iter().flat_map(|bucket| bucket.entries(&sorter));
-        sorted.map(|e| starts.partition_point(|start| *start < entry::offset(*e))).collect()
+        let (mut written, mut dropped) = (Tally::default(), Tally::default());
+        for bucket in &buckets {
+            dropped.join(bucket.dropped);
+            bucket.entries(&sorter).iter().for_each(|e| written.add(sorter.record(*e)));
+        }
+        read.verify(written, dropped).unwrap();
+        let sorted = buckets.iter().flat_map(|bucket| bucket.entries(&sorter).to_vec());
+        sorted.map(|e| starts.partition_point(|start| *start < entry::offset(e))).collect()
     }
 
-    fn expected(lines: &[Vec<u8>], reverse: bool) -> Vec<usize> {
+    fn expected(lines: &[Vec<u8>], reverse: bool, unique: bool) -> Vec<usize> {
         let mut order: Vec<usize> = (0..lines.len()).collect();
         order.sort_by(|a, b| if reverse { lines[*b].cmp(&lines[*a]) } else { lines[*a].cmp(&lines[*b]) });
+        if unique {
+            order.dedup_by(|next, kept| lines[*next] == lines[*kept]);
+        }
         order
     }
 
@@ -248,7 +287,9 @@ mod tests {
 
         #[test]
         fn as_a_stable_sort(lines in proptest::collection::vec(line(), 0..40), reverse in any::<bool>()) {
-            prop_assert_eq!(order(&lines, reverse, 1), expected(&lines, reverse));
+            for unique in [false, true] {
+                prop_assert_eq!(order(&lines, reverse, 1, unique), expected(&lines, reverse, unique));
+            }
         }
     }
 
@@ -265,10 +306,10 @@ mod tests {
             ("in order", lines_of(&|i| with(format!("{i:09}").into_bytes()))),
         ] {
             for reverse in [false, true] {
-                for threads in [1, 3] {
+                for (threads, unique) in [(1, false), (3, false), (3, true)] {
                     assert!(
-                        order(&lines, reverse, threads) == expected(&lines, reverse),
-                        "{name}, reverse {reverse}, {threads} threads"
+                        order(&lines, reverse, threads, unique) == expected(&lines, reverse, unique),
+                        "{name}, reverse {reverse}, {threads} threads, unique {unique}"
                     );
                 }
             }

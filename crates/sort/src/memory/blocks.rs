@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 use crc32fast::Hasher;
 use datapipes_core::locks::{Condvar, Mutex, MutexGuard};
@@ -31,8 +30,6 @@ pub(crate) struct BlockPool {
     pub(crate) size: usize,
     state: Mutex<State>,
     freed: Condvar,
-    /// Nanoseconds for which threads waited for a block.
-    waited: AtomicU64,
 }
 
 /// A block that was taken from the pool.
@@ -46,12 +43,7 @@ impl BlockPool {
     pub(crate) fn new(memory: &Dram, at: usize, size: usize, count: usize) -> Self {
         let free = (0..count).rev().map(|i| at + i * size).collect();
         let state = Mutex::new(State { free, flying: VecDeque::new() });
-        BlockPool { memory: memory.clone(), size, state, freed: Condvar::new(), waited: AtomicU64::new(0) }
-    }
-
-    /// Returns the nanoseconds for which threads waited for a block.
-    pub(crate) fn waited(&self) -> u64 {
-        self.waited.load(Relaxed)
+        BlockPool { memory: memory.clone(), size, state, freed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -69,9 +61,7 @@ impl BlockPool {
             if let Some((transfer, at)) = state.flying.pop_front() {
                 drop(state);
                 let waits = control.waits_for(what);
-                let started = Instant::now();
                 let outcome = transfer.wait();
-                self.note_wait(started);
                 drop(waits);
                 if let Err(e) = outcome {
                     self.give_back(at);
@@ -80,16 +70,10 @@ impl BlockPool {
                 break at;
             }
             let waits = control.waits_for(what);
-            let started = Instant::now();
             state = self.freed.wait(state);
-            self.note_wait(started);
             drop(waits);
         };
         Ok(Block { at, bytes: self.memory.range(at, self.size)?.lease_mut()? })
-    }
-
-    fn note_wait(&self, started: Instant) {
-        count(&self.waited, u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 
     fn give_back(&self, at: usize) {
@@ -104,12 +88,24 @@ impl BlockPool {
         self.give_back(at);
     }
 
-    /// Starts to write bytes `from..to` of a block to `offset` of the pipe's target.
-    pub(crate) fn write(&self, pipe: &Pipe, block: Block, from: usize, to: usize, offset: u64) -> Result<()> {
+    /// Starts to write bytes `from..to` of a block to `offset` of the pipe's target. To start a
+    /// write is a wait for the place as well: it may need room first, or be done when it has
+    /// started.
+    pub(crate) fn write(
+        &self,
+        (control, what): (&Control, SortWait),
+        pipe: &Pipe,
+        block: Block,
+        (from, to): (usize, usize),
+        offset: u64,
+    ) -> Result<()> {
         let at = block.at;
         drop(block);
         let span = Span { source: (at + from) as u64, target: offset, len: (to - from) as u64 };
-        match pipe.start(span) {
+        let waits = control.waits_for(what);
+        let started = pipe.start(span);
+        drop(waits);
+        match started {
             Ok(transfer) => {
                 self.lock().flying.push_back((transfer, at));
                 self.freed.notify_one();
@@ -213,7 +209,7 @@ impl<'a> OrderedStream<'a> {
         if let Some(sum) = &mut state.sum {
             sum.update(bytes);
         }
-        self.movements.add_stream(self.role, bytes.len() as u64);
+        self.movements.add_stream(self.role, state.file.waits_for_others(), bytes.len() as u64);
         self.turned.notify_all();
         Ok(())
     }
@@ -222,8 +218,9 @@ impl<'a> OrderedStream<'a> {
 /// The target of finished bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
-    /// The output, a file.
-    File { pipe: &'a Pipe },
+    /// The output, a file or memory. Its last block is written as a whole where it is `padded`:
+    /// what lies behind the records is cut off later.
+    File { pipe: &'a Pipe, padded: bool },
     /// A run in the spill places, from `base` on, with a checksum for each `grain` bytes.
     Run { pipe: &'a Pipe, base: u64, grain: usize },
     /// The output, a stream.
@@ -236,7 +233,7 @@ impl<'a> Target<'a> {
     /// Returns the pipe to a place and the base offset there; `None` for a stream.
     pub(crate) fn place(self) -> Option<(&'a Pipe, u64)> {
         match self {
-            Target::File { pipe } => Some((pipe, 0)),
+            Target::File { pipe, .. } => Some((pipe, 0)),
             Target::Run { pipe, base, .. } => Some((pipe, base)),
             Target::Stream(_) | Target::CompressedRun(_) => None,
         }
@@ -253,6 +250,12 @@ impl<'a> Target<'a> {
     /// What a thread waits for that waits until its bytes are written.
     pub(crate) fn wait(self) -> SortWait {
         if self.is_output() { SortWait::Output } else { SortWait::Spill }
+    }
+
+    /// Where the bytes end that are written for the last block, whose records end at `end`.
+    pub(crate) fn written_end(self, end: usize) -> usize {
+        let padded = !matches!(self, Target::File { padded: false, .. });
+        if padded { end.next_multiple_of(ALIGN) } else { end }
     }
 
     /// Whether it is the output, not a run.
@@ -388,7 +391,7 @@ impl<'a> PartWriter<'a> {
                 self.blocks.cancel(block);
                 result?;
             }
-            Target::File { pipe } | Target::Run { pipe, .. } => {
+            Target::File { pipe, .. } | Target::Run { pipe, .. } => {
                 let base = self.target.place().map_or(0, |(_, base)| base);
                 let mut from = skip;
                 if skip > 0 {
@@ -402,15 +405,15 @@ impl<'a> PartWriter<'a> {
                         self.partial_blocks.push((self.block_at + to as u64, block.bytes[to..fill].to_vec()));
                     }
                 } else if last {
-                    // The file is cut to its length later.
-                    to = fill.next_multiple_of(ALIGN);
+                    to = self.target.written_end(fill);
                     block.bytes[fill..to].fill(0);
                     if from == fill {
                         to = from;
                     }
                 }
                 if to > from {
-                    self.blocks.write(pipe, block, from, to, base + self.block_at + from as u64)?;
+                    let waits = (self.control, self.target.wait());
+                    self.blocks.write(waits, pipe, block, (from, to), base + self.block_at + from as u64)?;
                 } else {
                     self.blocks.cancel(block);
                 }
@@ -484,7 +487,7 @@ pub(crate) fn write_partial_blocks(
             end = (at - start) as usize + bytes.len();
             block.bytes[(at - start) as usize..end].copy_from_slice(&bytes);
         }
-        blocks.write(pipe, block, 0, ALIGN, base + start)?;
+        blocks.write((control, target.wait()), pipe, block, (0, target.written_end(end)), base + start)?;
     }
     Ok(())
 }

@@ -88,7 +88,7 @@ impl Budget {
         }
         if budget.pool < budget.arenas_at + 16 * MIN_BLOCK {
             return Err(Error::new(ErrorKind::OutOfMemory, "sort", format!("{memory} bytes of memory"))
-                .with_advice("give more memory with -S"));
+                .with_advice("give more memory (`memory_bytes`)"));
         }
         Ok(budget)
     }

@@ -2,7 +2,10 @@
 
 use std::marker::PhantomData;
 
+use datapipes_core::locks::Mutex;
 use datapipes_core::threads;
+
+use crate::waits::{SortWait, SortWaits};
 
 /// Calls `work` with 0..threads, each on a thread of its own, and returns when all calls have
 /// returned. The caller's thread is one of them, and does the work of threads that the system
@@ -18,6 +21,17 @@ pub(crate) fn run_on_threads(threads: usize, work: impl Fn(usize) + Sync) {
             }
         }
         (0..threads.min(1)).chain(refused..threads).for_each(&work);
+    });
+}
+
+/// Calls `work` with 0..parts, each on a thread of its own, as one step of a sort on `threads`
+/// threads. Those without a part count as idle, and so does each whose part is done, until all are.
+pub(crate) fn run_parts(waits: &SortWaits, threads: usize, parts: usize, work: impl Fn(usize) + Sync) {
+    let _others = waits.begin(SortWait::Idle, threads.saturating_sub(parts));
+    let done = Mutex::new(Vec::with_capacity(parts));
+    run_on_threads(parts, |part| {
+        work(part);
+        done.lock().push(waits.begin(SortWait::Idle, 1));
     });
 }
 
@@ -67,5 +81,35 @@ impl<'a, T> Disjoint<'a, T> {
         // SAFETY: the caller promises that `at` is within the slice, and that no other thread
         // reaches it.
         unsafe { self.start.add(at).write(value) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn threads_without_a_part_are_idle_until_the_step_ends() {
+        let waits = SortWaits::default();
+        let begin = Instant::now();
+        // Two parts for three threads. One thread has none, and the first part ends at once: after
+        // a while the idle threads' time is more than that of one thread.
+        run_parts(&waits, 3, 2, |part| {
+            while part == 1 && waits.seconds(SortWait::Idle) < 1.5 * begin.elapsed().as_secs_f64() {
+                assert!(begin.elapsed() < Duration::from_secs(60), "one thread at most was idle");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if part == 1 {
+                let idle = waits.seconds(SortWait::Idle);
+                assert!(idle <= 2.0 * begin.elapsed().as_secs_f64(), "{idle}: only two have no part");
+            }
+        });
+        let idle = waits.seconds(SortWait::Idle);
+        // After the last part all three are idle for a moment, which is long on a busy machine.
+        assert!(idle <= 3.0 * begin.elapsed().as_secs_f64(), "{idle}");
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(waits.seconds(SortWait::Idle), idle);
     }
 }

@@ -268,7 +268,12 @@ impl<L: Layout> CodedForm<L> for LineBytes {
 
     #[inline]
     fn settle(layout: &L, coding: Coding, code: u64, a: (&mut Self, &[u8]), b: (&mut Self, &[u8])) -> Settled {
-        coding.settle(code, layout.coded_bytes(a.1), layout.coded_bytes(b.1))
+        let mut settled = coding.settle(code, layout.coded_bytes(a.1), layout.coded_bytes(b.1));
+        if coding.is_folded() && settled.order == Ordering::Equal {
+            // Their letters may differ in case.
+            settled.order = layout.compare(a.1, b.1);
+        }
+        settled
     }
 
     fn may_be_deep(&self, record: &[u8]) -> bool {

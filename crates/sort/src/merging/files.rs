@@ -21,12 +21,13 @@ use datapipes_core::{Pipe, Result};
 
 use crate::input::Opened;
 use crate::memory::blocks::{PartWriter, Target, write_partial_blocks};
-use crate::memory::parallel::run_on_threads;
+use crate::memory::parallel::run_parts;
 use crate::merging::merge::{MergeResult, Merger, OrderCheck, WORTH_DIVIDING};
 use crate::records::layout::Layout;
 use crate::records::record_buffer::{RecordBuffer, SHORT_RECORD};
 use crate::records::tally::verify_bytes;
 use crate::runs::record_reader::{Buffers, RecordReader, Segment};
+use crate::waits::SortWait;
 
 /// A file to merge: bytes `from..to`, read by the pipe.
 pub(crate) struct SortedFile {
@@ -84,13 +85,15 @@ impl<L: Layout> Merger<'_, L> {
         let share = self.buffers.1 / parts / 4096 * 4096;
         let division = (0..parts).map(|p| self.buffers_within(self.buffers.0 + p * share, share, files.len()));
         let Ok(division) = division.collect::<Result<Vec<_>>>() else { return Ok(None) };
+        let others = self.control.progress.waits.begin(SortWait::Idle, self.threads.saturating_sub(1));
         let Some(cuts) = self.cut_files(files, parts)? else { return Ok(None) };
         let starts = self.starts(files, &cuts)?;
+        drop(others);
         let (counted, merged) = (counter.load(Relaxed), self.control.progress.merged.load(Relaxed));
 
         let check = OrderCheck::default();
         let done: Mutex<Vec<PartOutcome>> = Mutex::new((0..parts).map(|_| None).collect());
-        run_on_threads(parts, |p| {
+        run_parts(&self.control.progress.waits, self.threads, parts, |p| {
             let shared_end = p + 1 < parts;
             let mut out = PartWriter::new(self.blocks, target, starts[p], shared_end, self.control, counter);
             let (from, to) = (&cuts[p], &cuts[p + 1]);
@@ -98,7 +101,7 @@ impl<L: Layout> Merger<'_, L> {
             let opened = files.iter().enumerate().try_for_each(|(i, file)| {
                 let segment = Segment { from: from[i], to: to[i] };
                 let buffers = division[p].0[i];
-                sources.push(self.open_part(file, buffers, segment)?);
+                sources.push(self.open_part(file, buffers, segment)?.taking_long(self.long));
                 Ok(())
             });
             let last = RecordBuffer::new(0, 0);
@@ -223,13 +226,15 @@ impl<L: Layout> Merger<'_, L> {
     }
 
     fn open_part<'f>(&'f self, file: &'f SortedFile, buffers: Buffers, part: Segment) -> Result<RecordReader<'f, L>> {
-        RecordReader::of_part(self.layout, &file.pipe, &file.name, self.memory, buffers, part, file.to)
+        let reader = RecordReader::of_part(self.layout, &file.pipe, &file.name, self.memory, buffers, part, file.to)?;
+        Ok(reader.controlled(self.control))
     }
 
     /// Opens a file from an offset on, to look at a few records.
     fn look<'f>(&'f self, file: &'f SortedFile, from: u64) -> Result<RecordReader<'f, L>> {
         let buffers = Buffers { at: self.buffers.0, size: PROBE, crossing: 0 };
-        self.open_part(file, buffers, Segment { from, to: file.to })
+        let reader = self.open_part(file, buffers, Segment { from, to: file.to })?;
+        Ok(reader.giving_up_behind(SHORT_RECORD as usize))
     }
 
     /// Returns the first record that begins behind offset `near`, or at it if the file begins
@@ -288,7 +293,13 @@ impl<L: Layout> Merger<'_, L> {
             return Ok(Some(file.to));
         }
         let (mut at, mut reader) = (low, self.look(file, low)?);
-        while reader.advance()? && before(reader.record()) {
+        while reader.advance()? {
+            if reader.record().len() as u64 > SHORT_RECORD {
+                return Ok(None);
+            }
+            if !before(reader.record()) {
+                break;
+            }
             at += reader.record().len() as u64;
         }
         Ok(Some(at.min(file.to)))

@@ -17,8 +17,9 @@ use datapipes_core::locks::Mutex;
 use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 
 use crate::control::{Control, count};
+use crate::long::{LongLines, TiedStubs, Written as WrittenLines};
 use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, RecordWriter, Target, write_partial_blocks};
-use crate::memory::parallel::run_on_threads;
+use crate::memory::parallel::run_parts;
 use crate::merging::contest::{ByCode, ByPrefix, LineBytes, MergeContest, NormalizedKeys};
 use crate::merging::loser_tree::LoserTree;
 use crate::numbers::{MergeRules, Numbers, merge_number_runs};
@@ -30,6 +31,7 @@ use crate::report::{MovementRole, Movements};
 use crate::runs::checksum::{self, Partial};
 use crate::runs::record_reader::{Buffers, RecordReader, RunSearcher, Segment};
 use crate::runs::spill::{IndexEntry, Run, mark_distance};
+use crate::waits::SortWait;
 
 /// The context of a merge, besides the runs.
 pub(crate) struct Merger<'a, L> {
@@ -45,6 +47,8 @@ pub(crate) struct Merger<'a, L> {
     pub(crate) blocks: &'a BlockPool,
     pub(crate) threads: usize,
     pub(crate) unique: bool,
+    /// What has the lines of stubs, if there may be any.
+    pub(crate) long: Option<&'a LongLines<'a>>,
     /// Whether lines are matched by their codes. All sources must then be in order.
     pub(crate) coded: bool,
     pub(crate) control: &'a Control,
@@ -70,6 +74,8 @@ pub(crate) struct MergeResult {
     pub(crate) sums: Vec<u32>,
     /// Bytes of the longest record.
     pub(crate) longest: usize,
+    /// How many more bytes the lines of stubs have than these, modulo 2^64.
+    extra: u64,
     /// Bytes that long records took beyond the memory that was set aside for them.
     pub(crate) excess: u64,
 }
@@ -121,6 +127,16 @@ impl Written {
             Ordering::Less => false,
             Ordering::Equal => layout.prefix_decides() || layout.compare(self.last(out), record) != Ordering::Greater,
         }
+    }
+
+    /// Notes a record that is not written as it is.
+    fn note_kept(&mut self, prefix: u64, record: &[u8]) {
+        if self.first.is_none() {
+            self.first = Some(record.to_vec());
+        }
+        (self.prefix, self.len) = (prefix, record.len());
+        self.kept.clear();
+        self.kept.extend_from_slice(record);
     }
 
     /// Notes the record that was just written.
@@ -216,7 +232,7 @@ impl<L: Layout> Merger<'_, L> {
             Ok(last)
         } else {
             let context = format!("{} runs at once in {} bytes of memory", longest.len(), self.buffers.1);
-            Err(Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory with -S"))
+            Err(Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory (`memory_bytes`)"))
         }
     }
 
@@ -265,7 +281,7 @@ impl<L: Layout> Merger<'_, L> {
             Vec::<Partial>::new(),
             MergeResult { parts: vec![0; parts], ..MergeResult::default() },
         ));
-        run_on_threads(parts, |p| {
+        run_parts(&self.control.progress.waits, self.threads, parts, |p| {
             let (from, to) = (&cuts[p], &cuts[p + 1]);
             let at = start + from.iter().sum::<u64>();
             let shared_end = p + 1 < parts || more_follows;
@@ -279,7 +295,7 @@ impl<L: Layout> Merger<'_, L> {
                 let segment = Segment { from: *from, to: *to };
                 let mut source = RecordReader::of_run(self.layout, &pipes[p], self.memory, buffers, run, segment)?;
                 source.fetch_ahead(far);
-                sources.push(source.counting_waits(&self.control.progress.waits));
+                sources.push(source.controlled(self.control));
                 Ok(())
             });
             let last = RecordBuffer::new(free, last);
@@ -303,23 +319,29 @@ impl<L: Layout> Merger<'_, L> {
         result?;
         merged.key_index.sort_unstable_by_key(|m| m.at);
         merged.sums = checksum::assemble(partials, self.grain);
-        verify_bytes(runs.iter().map(|r| r.len).sum(), merged.bytes, merged.dropped)?;
+        let records: u64 = runs.iter().map(|run| run.len).sum();
+        verify_bytes(records.wrapping_add(merged.extra), merged.bytes, merged.dropped)?;
         Ok((merged, edges))
     }
 
-    /// Merges sources, all on this thread.
+    /// Merges sources, all on this thread. With a check, it fails if the records do not come out in
+    /// order.
     pub(crate) fn merge_sources(
         &self,
         sources: Vec<RecordReader<'_, L>>,
         last: RecordBuffer,
         target: Target<'_>,
         counter: &AtomicU64,
+        check: Option<&OrderCheck>,
     ) -> Result<MergeResult> {
         let mut out = PartWriter::new(self.blocks, target, 0, false, self.control, counter);
-        let mut merged = self.merge_part(sources, last, target.is_output(), &mut out, None)?;
+        let others = self.control.progress.waits.begin(SortWait::Idle, self.threads.saturating_sub(1));
+        let merged = self.merge_part(sources, last, target.is_output(), &mut out, check);
+        drop(others);
+        let mut merged = merged?;
         merged.bytes = out.at();
         merged.parts = vec![merged.bytes];
-        verify_bytes(merged.record_bytes, merged.bytes, merged.dropped)?;
+        verify_bytes(merged.record_bytes.wrapping_add(merged.extra), merged.bytes, merged.dropped)?;
         merged.sums = checksum::assemble(out.take_sums(), self.grain);
         Ok(merged)
     }
@@ -342,7 +364,9 @@ impl<L: Layout> Merger<'_, L> {
         let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer, MAX_BUFFER);
         if each < 2 * size {
             let context = format!("{count} inputs at once in {pool} bytes of memory");
-            return Err(Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory with -S"));
+            return Err(
+                Error::new(ErrorKind::OutOfMemory, "merge", context).with_advice("give more memory (`memory_bytes`)")
+            );
         }
         let records = count + usize::from(self.unique);
         let crossing = (pool - count * 2 * size) / records.max(1) / 4096 * 4096;
@@ -366,7 +390,10 @@ impl<L: Layout> Merger<'_, L> {
         let most = self.blocks.size.min(256 << 10);
         let size = (self.buffers.1 / 2).min(most) / self.grain * self.grain;
         let buffers = Buffers { at: self.buffers.0, size, crossing: 0 };
-        let finder = RunSearcher { layout: self.layout, pipe, memory: self.memory, buffers };
+        let waits = &self.control.progress.waits;
+        let control = self.control;
+        let finder = RunSearcher { layout: self.layout, pipe, memory: self.memory, buffers, control };
+        let _others = waits.begin(SortWait::Idle, self.threads.saturating_sub(1));
         for part in 1..parts {
             let Some(&(_, r, i)) = marks.get(part * marks.len() / parts) else {
                 cuts.push(cuts[part - 1].clone());
@@ -468,13 +495,29 @@ impl<L: Layout> Merger<'_, L> {
         let mut tree = LoserTree::new(&mut contest)?;
         let mut any = false;
         let mut written = Written::default();
+        let longest = self.long.map_or(usize::MAX, LongLines::longest);
+        let mut stubs = self.long.filter(|_| output).map(|long| TiedStubs::new(self.layout, long));
+        let mut lines = WrittenLines::default();
         while let Some(winner) = tree.winner(&contest) {
             let reader = &contest.readers()[winner.source];
             let record = reader.record();
             moved += record.len() as u64;
             if self.unique && any && contest.repeats(winner, last.bytes()) {
-                merged.dropped.add(record);
+                if record.len() > longest {
+                    let stub_len = record.len() as u64;
+                    let before = merged.dropped.bytes;
+                    self.layout.count(&mut merged.dropped, record);
+                    let len = merged.dropped.bytes - before;
+                    lines.extra = lines.extra.wrapping_add(len).wrapping_sub(stub_len);
+                } else {
+                    merged.dropped.add(record);
+                }
             } else {
+                if let Some(stubs) = stubs.as_mut().filter(|stubs| !stubs.is_empty())
+                    && (record.len() <= longest || !stubs.takes(record))
+                {
+                    stubs.write(self.unique, out, &mut lines)?;
+                }
                 if out.at() >= next_mark {
                     merged.key_index.push(IndexEntry { at: out.at(), prefix: contest.prefix(winner) });
                     next_mark = out.at() + distance;
@@ -492,10 +535,22 @@ impl<L: Layout> Merger<'_, L> {
                     }
                     any = true;
                 }
+                merged.longest = merged.longest.max(record.len());
+                if let (true, Some(stubs)) = (record.len() > longest, &mut stubs) {
+                    if let Some(check) = check {
+                        let prefix = contest.prefix(winner);
+                        if !written.may_precede(self.layout, prefix, record, out) {
+                            return Err(check.error());
+                        }
+                        written.note_kept(prefix, record);
+                    }
+                    stubs.add(record)?;
+                    tree.advance(&mut contest)?;
+                    continue;
+                }
                 if output {
                     merged.written.add(record);
                 }
-                merged.longest = merged.longest.max(record.len());
                 if let Some(check) = check {
                     let prefix = contest.prefix(winner);
                     if !written.may_precede(self.layout, prefix, record, out) {
@@ -509,6 +564,12 @@ impl<L: Layout> Merger<'_, L> {
             }
             tree.advance(&mut contest)?;
         }
+        if let Some(stubs) = stubs.as_mut().filter(|stubs| !stubs.is_empty()) {
+            stubs.write(self.unique, out, &mut lines)?;
+        }
+        merged.written.join(lines.written);
+        merged.dropped.join(lines.dropped);
+        merged.extra = lines.extra;
         count(&self.control.progress.merged, moved);
         merged.ends = written.first.as_ref().map(|first| (first.clone(), written.last(out).to_vec()));
         out.finish()?;
@@ -526,6 +587,7 @@ impl MergeResult {
         self.dropped.join(other.dropped);
         self.key_index.append(&mut other.key_index);
         self.longest = self.longest.max(other.longest);
+        self.extra = self.extra.wrapping_add(other.extra);
         self.excess += other.excess;
     }
 }

@@ -12,12 +12,13 @@ use datapipes_core::Result;
 
 use crate::engine::{Engine, Work};
 use crate::input::{Input, Opened, SMALL};
+use crate::long::LongLines;
 use crate::memory::blocks::{BlockPool, Target};
 use crate::memory::descriptors;
 use crate::merging::files::SortedFile;
-use crate::merging::merge::{MergeResult, Merger};
+use crate::merging::merge::{MergeResult, Merger, OrderCheck};
 use crate::records::layout::Layout;
-use crate::records::record_buffer::SHORT_RECORD;
+use crate::records::record_buffer::{RecordBuffer, SHORT_RECORD};
 use crate::records::tally::Tally;
 use crate::report::{MovementRole, Phase, SortReport, WaitReport};
 use crate::runs::compressed::{CompressedRun, MAX_PROGRAMS};
@@ -25,6 +26,7 @@ use crate::runs::record_reader::{RecordReader, Segment};
 use crate::runs::spill::{Run, Spill};
 use crate::sink::Sink;
 use crate::space::check_space;
+use crate::waits::SortWait;
 
 /// A sorted source of a merge.
 #[derive(Debug)]
@@ -38,6 +40,11 @@ pub(crate) enum MergeInput {
 }
 
 impl MergeInput {
+    /// Whether it is an input in memory.
+    fn is_in_memory(&self) -> bool {
+        matches!(self, MergeInput::Input(Input::Memory { .. }))
+    }
+
     /// Bytes of its longest record; 0 if that is not known.
     fn longest(&self) -> usize {
         match self {
@@ -58,19 +65,21 @@ impl MergeInput {
 }
 
 impl<L: Layout> Engine<'_, L> {
-    /// Merges the runs of a sort into the output. Returns what was written, and what was dropped as
-    /// a duplicate.
+    /// Merges the runs of a sort into the output, by so many threads. Returns what was written, and
+    /// what was dropped as a duplicate.
     pub(crate) fn merge_formed(
         &self,
         runs: Vec<MergeInput>,
-        blocks: &BlockPool,
-        sink: &Sink<'_>,
-        spill: &Spill<'_>,
+        threads: usize,
+        (blocks, lines): (&BlockPool, Option<&LongLines<'_>>),
+        (sink, spill): (&Sink<'_>, &Spill<'_>),
         report: &mut SortReport,
     ) -> Result<(Tally, Tally)> {
         let started = Instant::now();
         let long = runs.iter().any(|run| run.longest() as u64 > SHORT_RECORD);
-        let passes = Passes { engine: self, merger: self.merger(blocks, long, true), blocks, spill };
+        let merger = Merger { threads, ..self.merger(blocks, lines, long, true) };
+        report.merge_threads = threads as u64;
+        let passes = Passes { engine: self, merger, blocks, spill };
         let outcome = passes.run(runs, sink, report);
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         outcome
@@ -79,20 +88,23 @@ impl<L: Layout> Engine<'_, L> {
     /// Merges inputs that are already sorted.
     pub(crate) fn merge_inputs(&self, work: Work<'_>) -> Result<SortReport> {
         let started = Instant::now();
-        let Work { inputs, output, spill, places, total } = work;
+        let Work { inputs, output, spill, places, total, .. } = work;
         let sink = self.open_sink(output)?;
         check_space(&places, sink.room()?, self.space(total, true))?;
         let mut report = self.report();
         let blocks = BlockPool::new(&self.memory, 0, self.budget.block, self.budget.blocks);
         // Inputs that are not in order after all give the same bytes as with GNU sort, which
         // compares the first lines that are left. Codes would not.
-        let merger = self.merger(&blocks, true, false);
+        let lines = self.long_lines(&spill);
+        let merger = self.merger(&blocks, lines.as_ref(), true, self.settings.in_order);
         let passes = Passes { engine: self, merger, blocks: &blocks, spill: &spill };
         let (inputs, twice) = passes.spill_overwritten_inputs(inputs, &sink)?;
         let (written, mut dropped) = passes.run(inputs, &sink, &mut report).map_err(|e| sink.explain(e))?;
+        self.close_long_lines(lines, &mut report);
         dropped.join(twice);
         report.bytes = written.bytes + dropped.bytes;
         report.records = written.records + dropped.records;
+        (report.written, report.dropped) = (written.report(), dropped.report());
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         self.publish(sink, &mut report)?;
         report.spill = spill.uses();
@@ -105,7 +117,13 @@ impl<L: Layout> Engine<'_, L> {
 
     /// Returns a merger that reads with the useful part of the memory, or with all of it if it must
     /// hold long records. Lines are matched by codes if `coded` is set.
-    pub(crate) fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool, coded: bool) -> Merger<'m, L> {
+    pub(crate) fn merger<'m>(
+        &'m self,
+        blocks: &'m BlockPool,
+        lines: Option<&'m LongLines<'m>>,
+        long: bool,
+        coded: bool,
+    ) -> Merger<'m, L> {
         let all = self.budget.whole();
         let useful = (self.budget.arenas_at, self.budget.arenas());
         Merger {
@@ -113,6 +131,7 @@ impl<L: Layout> Engine<'_, L> {
             machine: self.machine,
             memory: &self.memory,
             buffers: if long { all } else { useful },
+            long: lines,
             grain: self.budget.grain,
             min_buffer: self.budget.min_buffer(),
             blocks,
@@ -160,7 +179,7 @@ impl<L: Layout> Passes<'_, L> {
             sorted.insert(at, made);
             at += 1;
         }
-        self.spill.free_kept();
+        self.spill.free_kept(self.engine.control);
         self.begin_output(&sorted, sink)?;
         let merged = self.merge(sorted, sink.target())?;
         dropped.join(merged.dropped);
@@ -193,6 +212,10 @@ impl<L: Layout> Passes<'_, L> {
     fn max_fan_in(&self, sorted: &[MergeInput]) -> usize {
         let chosen = self.engine.settings.fan_in;
         let most = if chosen >= 2 { chosen } else { usize::MAX };
+        if sorted.iter().all(MergeInput::is_in_memory) {
+            // They need no buffers.
+            return most;
+        }
         let most = most.min(self.merger.mergeable_count(sorted.iter().map(MergeInput::longest)));
         if sorted.iter().all(|s| matches!(s, MergeInput::Run(_))) {
             return most.min(self.merger.fan_in());
@@ -223,7 +246,7 @@ impl<L: Layout> Passes<'_, L> {
         let known = group.iter().all(|s| matches!(s, MergeInput::Run(_)));
         let room = lens.filter(|_| known).map(|lens| lens.iter().sum());
         let mut made = match room {
-            Some(len) => self.spill.reserve(len)?,
+            Some(len) => self.spill.reserve(len, self.engine.control)?,
             None => self.spill.open_ended()?,
         };
         let end = made.offset + made.len;
@@ -238,9 +261,9 @@ impl<L: Layout> Passes<'_, L> {
             (std::mem::take(&mut merged.key_index), std::mem::take(&mut merged.sums), grain);
         made.longest = merged.longest;
         if room.is_some() {
-            self.spill.cut(&made, end)?;
+            self.spill.cut(&made, end, self.engine.control)?;
         }
-        self.spill.free(freed)?;
+        self.spill.free(freed, self.engine.control)?;
         Ok((MergeInput::Run(made), merged))
     }
 
@@ -248,7 +271,11 @@ impl<L: Layout> Passes<'_, L> {
     fn begin_output(&self, sorted: &[MergeInput], sink: &Sink<'_>) -> Result<()> {
         let lens = sorted.iter().map(MergeInput::len).collect::<Result<Option<Vec<u64>>>>()?;
         match lens {
-            Some(lens) if !self.engine.settings.unique => sink.begin(Some(lens.iter().sum())),
+            Some(lens) if !self.engine.settings.unique => {
+                // Runs have stubs in the place of these lines.
+                let extra = self.merger.long.map_or(0, LongLines::extra);
+                sink.begin(Some(lens.iter().sum::<u64>() + extra))
+            }
             _ => sink.begin(None),
         }
     }
@@ -273,7 +300,9 @@ impl<L: Layout> Passes<'_, L> {
                 other => rest.push(other),
             }
         }
-        let merged = if rest.is_empty() {
+        let merged = if runs.is_empty() && !rest.is_empty() && rest.iter().all(MergeInput::is_in_memory) {
+            self.merge_memory(rest, target, counter)
+        } else if rest.is_empty() {
             self.merger.merge_runs(&self.spill.staging()?, &runs, target, counter)
         } else {
             let group = runs.into_iter().map(MergeInput::Run).chain(rest).collect();
@@ -285,6 +314,21 @@ impl<L: Layout> Passes<'_, L> {
         drop(waits);
         let merged = merged?;
         drained.map(|()| merged)
+    }
+
+    /// Does one pass over records that are in memory, on this thread. Whether they are in order is
+    /// checked, so lines may be matched by their codes.
+    fn merge_memory(&self, group: Vec<MergeInput>, target: Target<'_>, counter: &AtomicU64) -> Result<MergeResult> {
+        let memory = &self.engine.memory;
+        let open = |sorted: &MergeInput| match sorted {
+            MergeInput::Input(Input::Memory { name, memory: records }) => {
+                Some(RecordReader::of_memory(self.engine.layout, name, records, memory))
+            }
+            MergeInput::Input(_) | MergeInput::Run(_) | MergeInput::Compressed(_) => None,
+        };
+        let sources = group.iter().filter_map(open).collect::<Result<Vec<_>>>()?;
+        let (last, check) = (RecordBuffer::new(0, 0), OrderCheck::default());
+        self.merger.merge_sources(sources, last, target, counter, Some(&check))
     }
 
     /// Does one pass over inputs, possibly with runs among them, on this thread.
@@ -303,15 +347,20 @@ impl<L: Layout> Passes<'_, L> {
         let small = if known.is_some_and(|lens| self.merger.may_divide(lens.iter().sum(), target)) { 1 } else { SMALL };
         let (buffers, last) = self.merger.buffers_of_inputs(group.len())?;
         let (mut runs, mut packed, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
+        // This thread opens them alone, and a named pipe waits for its writer.
+        let threads = self.engine.budget.threads.saturating_sub(1);
+        let others = self.engine.control.progress.waits.begin(SortWait::Idle, threads);
         for (rank, sorted) in group.into_iter().enumerate() {
             match sorted {
                 MergeInput::Run(run) => runs.push((rank, run)),
                 MergeInput::Compressed(run) => packed.push((rank, run)),
                 MergeInput::Input(input) => {
-                    inputs.push((rank, Opened::with(input, self.engine.machine, memory, small, self.engine.control)?))
+                    let by = (small, SortWait::Runs);
+                    inputs.push((rank, Opened::with(input, self.engine.machine, memory, by, self.engine.control)?));
                 }
             }
         }
+        drop(others);
         if small == 1
             && let Some(files) = SortedFile::all(&mut inputs)
         {
@@ -345,12 +394,13 @@ impl<L: Layout> Passes<'_, L> {
                     RecordReader::of_stream(layout, stream, memory, buffers[rank], &self.engine.movements)
                 }
             };
-            sources.push((rank, source));
+            sources.push((rank, source.taking_long(self.merger.long)));
         }
         sources.sort_by_key(|(rank, _)| *rank);
-        let waits = &self.engine.control.progress.waits;
-        let sources = sources.into_iter().map(|(_, source)| source.counting_waits(waits)).collect();
-        self.merger.merge_sources(sources, last, target, counter)
+        let control = self.engine.control;
+        let sources = sources.into_iter().map(|(_, source)| source.controlled(control)).collect();
+        let check = OrderCheck::default();
+        self.merger.merge_sources(sources, last, target, counter, self.engine.settings.in_order.then_some(&check))
     }
 }
 

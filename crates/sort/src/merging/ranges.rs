@@ -20,7 +20,7 @@ use datapipes_core::locks::{Condvar, Mutex, MutexGuard};
 use datapipes_core::{Error, ErrorKind, LeaseMut, Pipe, Result, Staging};
 
 use crate::memory::blocks::{PartWriter, PartialBlock, RecordWriter, Target};
-use crate::memory::parallel::run_on_threads;
+use crate::memory::parallel::run_parts;
 use crate::memory::short_copy::copy_record;
 use crate::merging::merge::{MAX_BUFFER, MergeResult, Merger, WORTH_DIVIDING, crossing, keep_first};
 use crate::records::layout::Layout;
@@ -30,6 +30,7 @@ use crate::report::MovementRole;
 use crate::runs::checksum;
 use crate::runs::record_reader::{Buffers, RecordReader, RunSearcher, Segment};
 use crate::runs::spill::{IndexEntry, Run};
+use crate::waits::SortWait;
 
 /// Runs are merged by one thread if more than one in this many entries of their indexes has the
 /// prefix of the entry before it.
@@ -243,7 +244,10 @@ impl<L: Layout> Merger<'_, L> {
         let connect = |_| self.machine.connect(staging, self.memory);
         let pipes: Vec<Pipe> = (0..=self.threads).map(connect).collect::<Result<_>>()?;
         let buffers = Buffers { at: self.buffers.0, size: probe, crossing: 0 };
-        let finder = RunSearcher { layout: self.layout, pipe: &pipes[self.threads], memory: self.memory, buffers };
+        let waits = &self.control.progress.waits;
+        let pipe = &pipes[self.threads];
+        let (memory, control) = (self.memory, self.control);
+        let finder = RunSearcher { layout: self.layout, pipe, memory, buffers, control };
         let next = vec![0; runs.len()];
         let cutter = Mutex::new(RangeCutter { finder, runs, splitters, taken: 0, next });
         let out = PartWriter::new(self.blocks, target, start, more_follows, self.control, counter);
@@ -251,20 +255,29 @@ impl<L: Layout> Merger<'_, L> {
         let output = OrderedOutput { state, turned: Condvar::new() };
         let far = self.lookahead(runs.len());
         let outcome = Mutex::new((Ok(()), Vec::<RangeEnd>::new(), MergeResult::default(), vec![0; self.threads]));
-        run_on_threads(self.threads, |t| {
+        run_parts(waits, self.threads, self.threads, |t| {
             let _guard = FailOnPanic(&output);
             let at = self.buffers.0 + 2 * probe * runs.len() + t * share;
             let work = || -> Result<()> {
                 let mut memory = self.memory.range(at, room)?.lease_mut()?;
                 loop {
-                    let Some(KeyRange { number, segments }) = cutter.lock().take()? else { return Ok(()) };
+                    let mut cutter = match cutter.try_lock() {
+                        Some(cutter) => cutter,
+                        None => {
+                            // Whoever has it reads runs.
+                            let _wait = waits.begin(SortWait::Runs, 1);
+                            cutter.lock()
+                        }
+                    };
+                    let Some(KeyRange { number, segments }) = cutter.take()? else { return Ok(()) };
+                    drop(cutter);
                     let mut sources = Vec::with_capacity(runs.len());
                     for (i, (run, segment)) in runs.iter().zip(segments).enumerate() {
                         let buffers = Buffers { at: at + room + i * 2 * size, size, crossing: 0 };
                         let mut source =
                             RecordReader::of_run(self.layout, &pipes[t], self.memory, buffers, run, segment)?;
                         source.fetch_ahead(far);
-                        sources.push(source.counting_waits(&self.control.progress.waits));
+                        sources.push(source.controlled(self.control));
                     }
                     let mut out =
                         RangeWriter { output: &output, range: number, memory: &mut memory, filled: 0, appended: 0 };

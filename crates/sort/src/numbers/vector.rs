@@ -2,7 +2,8 @@
 //! AVX2 registers.
 //!
 //! ```text
-//! sort      done if the input is a run, up or down; otherwise quicksort
+//! sort      if few numbers are out of order, they are sorted and merged into the others;
+//!           done if the input is a run, up or down; otherwise quicksort
 //! quicksort while there are more elements than a network sorts:
 //!             pivot = median of a sample of vectors
 //!             if the pivot is the least possible element: its equals go left and are done
@@ -25,6 +26,7 @@ mod avx512;
 mod instructions;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+mod nearly_sorted;
 #[cfg(target_arch = "x86_64")]
 mod network;
 #[cfg(target_arch = "x86_64")]
@@ -41,6 +43,10 @@ pub(crate) use instructions::{Avx2, Avx512};
 
 /// Sorts in place, ascending.
 pub(crate) fn sort_u64(values: &mut [u64]) {
+    nearly_sorted::sort_nearly_sorted(values, sort_any_u64);
+}
+
+fn sort_any_u64(values: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]
     {
         if let Some(avx512) = Avx512::detect() {
@@ -55,6 +61,10 @@ pub(crate) fn sort_u64(values: &mut [u64]) {
 
 /// Sorts in place, ascending.
 pub(crate) fn sort_u32(values: &mut [u32]) {
+    nearly_sorted::sort_nearly_sorted(values, sort_any_u32);
+}
+
+fn sort_any_u32(values: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]
     {
         if let Some(avx512) = Avx512::detect() {

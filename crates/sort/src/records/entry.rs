@@ -14,6 +14,7 @@ const ID_BITS: u32 = 12;
 const LEN_BITS: u32 = 16;
 const OFFSET_BITS: u32 = 36;
 const ID_MASK: Entry = (1 << ID_BITS) - 1;
+const REPEATED: Entry = 1;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
 
 /// The most buckets that entries can tell apart.
@@ -66,6 +67,18 @@ pub(crate) fn without_id(e: Entry) -> Entry {
     e & !ID_MASK
 }
 
+/// Marks the entry of a record that is the same as the one before it in the order. The number of a
+/// bucket is no longer needed then.
+#[inline]
+pub(crate) fn repeated(e: Entry) -> Entry {
+    e | REPEATED
+}
+
+#[inline]
+pub(crate) fn is_repeated(e: Entry) -> bool {
+    e & ID_MASK == REPEATED
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +89,8 @@ mod tests {
         assert_eq!((prefix(e), offset(e), short_len(e), id(e)), (0x0123_4567_89ab_cdef, MAX_SLOT - 1, Some(1000), 0));
         assert_eq!(id(with_id(e, MAX_BUCKETS - 1)), MAX_BUCKETS - 1);
         assert_eq!(without_id(with_id(e, 77)), e);
+        assert!(is_repeated(repeated(e)) && !is_repeated(e));
+        assert_eq!((offset(repeated(e)), short_len(repeated(e))), (offset(e), short_len(e)));
         assert_eq!(short_len(entry(0, 0, 65_535)), None);
         assert_eq!(short_len(entry(0, 0, 1 << 30)), None);
         assert_eq!(prefix(with_prefix(e, 9)), 9);

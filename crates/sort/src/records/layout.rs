@@ -3,11 +3,16 @@
 //! The engine is generic over [`Layout`], so the inner loops are compiled for each kind of record.
 
 use std::cmp::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use datapipes_core::Result;
 
 use super::number_kind::Numbers;
 use super::offset_value::Coding;
+use super::stub::Stub;
+use super::tally::Tally;
 use super::terminator;
-use crate::text::TextOrder;
+use crate::text::{LineKey, PiecedLine, TextOrder, compare_pieces};
 
 /// The most bytes of a normalized key that are looked at; records that agree in these are compared.
 pub(crate) const NORMALIZED_LEN: usize = 1020;
@@ -120,9 +125,83 @@ pub(crate) trait Layout: Send + Sync {
     #[inline]
     fn push_behind_prefix(&self, _record: &[u8], _prefix: u64, _out: &mut Vec<u8>) {}
 
+    /// The key of records of one length, if they are ordered by some of their bytes.
+    fn binary_key(&self) -> Option<BinaryKey> {
+        None
+    }
+
     /// The kind of numbers, if records are only numbers; these are sorted without entries.
     fn numbers(&self) -> Option<Numbers> {
         None
+    }
+
+    /// Says that stubs take the place of lines of more than `limit` bytes from here on.
+    fn set_long_limit(&self, _limit: usize) {}
+
+    /// Counts a record; a stub as its line.
+    #[inline]
+    fn count(&self, tally: &mut Tally, record: &[u8]) {
+        tally.add(record);
+    }
+
+    /// Returns what a stub needs to know of the key of its line, besides the first bytes.
+    ///
+    /// # Errors
+    /// Those of reading the line, and `OutOfMemory` if a part of the key is too long to be
+    /// compared.
+    fn key_of_long(&self, _line: &mut dyn PiecedLine) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    /// The order of two long lines, or of their keys only.
+    ///
+    /// # Errors
+    /// Those of reading the lines.
+    fn compare_long(&self, _a: &mut dyn PiecedLine, _b: &mut dyn PiecedLine, _keys_only: bool) -> Result<Ordering> {
+        Ok(Ordering::Equal)
+    }
+}
+
+/// The most bytes of a line that is not long: such lines are sorted as they are. Longer ones have
+/// stubs.
+#[derive(Debug)]
+pub(crate) struct LongLimit(AtomicUsize);
+
+impl Default for LongLimit {
+    fn default() -> Self {
+        LongLimit(AtomicUsize::new(usize::MAX))
+    }
+}
+
+impl Clone for LongLimit {
+    fn clone(&self) -> Self {
+        LongLimit(AtomicUsize::new(self.get()))
+    }
+}
+
+impl LongLimit {
+    #[inline]
+    pub(super) fn get(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    pub(super) fn set(&self, limit: usize) {
+        self.0.store(limit, Relaxed);
+    }
+
+    /// Whether a record, with its terminator, is a stub.
+    #[inline]
+    pub(super) fn is_stub(&self, record: &[u8]) -> bool {
+        record.len().wrapping_sub(1) > self.get() && !record.is_empty()
+    }
+
+    /// Counts a record; a stub as its line.
+    #[inline]
+    pub(super) fn count(&self, tally: &mut Tally, record: &[u8]) {
+        match self.is_stub(record).then(|| Stub::of(record, self.get())).flatten() {
+            Some(stub) => tally.add_hashed(stub.len, stub.hash),
+            None => tally.add(record),
+        }
     }
 }
 
@@ -153,7 +232,21 @@ fn load(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(padded)
 }
 
+/// Records of one length, and their key: `len` bytes from offset `at` on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BinaryKey {
+    pub(crate) record: usize,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) reverse: bool,
+}
+
 impl Layout for Fixed {
+    fn binary_key(&self) -> Option<BinaryKey> {
+        let Fixed { len, key_at, key_len, reverse } = *self;
+        Some(BinaryKey { record: len, at: key_at, len: key_len, reverse })
+    }
+
     #[inline]
     fn fixed_len(&self) -> Option<usize> {
         Some(self.len)
@@ -193,11 +286,24 @@ impl Layout for Fixed {
 pub(crate) struct PlainLines {
     pub(crate) terminator: u8,
     pub(crate) reverse: bool,
+    pub(crate) limit: LongLimit,
+}
+
+impl PlainLines {
+    pub(crate) fn new(terminator: u8, reverse: bool) -> PlainLines {
+        PlainLines { terminator, reverse, limit: LongLimit::default() }
+    }
+
+    /// What is compared of a line: of a stub only what it has of its line.
+    #[inline]
+    fn compared<'r>(&self, record: &'r [u8]) -> &'r [u8] {
+        if self.limit.is_stub(record) { &record[..=self.limit.get()] } else { body(record) }
+    }
 }
 
 /// A record without its terminator.
 #[inline]
-fn body(record: &[u8]) -> &[u8] {
+pub(super) fn body(record: &[u8]) -> &[u8] {
     match record.split_last() {
         Some((_, body)) => body,
         None => record,
@@ -223,8 +329,14 @@ impl Layout for PlainLines {
 
     #[inline]
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        let order = body(a).cmp(body(b));
+        let order = self.compared(a).cmp(self.compared(b));
         if self.reverse { order.reverse() } else { order }
+    }
+
+    #[inline]
+    fn same_key(&self, a: &[u8], b: &[u8]) -> bool {
+        // Whether the lines of two stubs are the same is seen when these are written.
+        body(a) == body(b) && !self.limit.is_stub(a)
     }
 
     #[inline]
@@ -242,6 +354,20 @@ impl Layout for PlainLines {
     fn coded_bytes<'r>(&self, record: &'r [u8]) -> &'r [u8] {
         body(record)
     }
+
+    fn set_long_limit(&self, limit: usize) {
+        self.limit.set(limit);
+    }
+
+    #[inline]
+    fn count(&self, tally: &mut Tally, record: &[u8]) {
+        self.limit.count(tally, record);
+    }
+
+    fn compare_long(&self, a: &mut dyn PiecedLine, b: &mut dyn PiecedLine, _keys_only: bool) -> Result<Ordering> {
+        let order = compare_pieces(a, b)?;
+        Ok(if self.reverse { order.reverse() } else { order })
+    }
 }
 
 /// Lines in an order of GNU sort's options.
@@ -249,6 +375,69 @@ impl Layout for PlainLines {
 pub(crate) struct KeyedLines {
     pub(crate) terminator: u8,
     pub(crate) order: TextOrder,
+    pub(crate) limit: LongLimit,
+}
+
+impl KeyedLines {
+    pub(crate) fn new(terminator: u8, order: TextOrder) -> KeyedLines {
+        KeyedLines { terminator, order, limit: LongLimit::default() }
+    }
+
+    fn stub<'r>(&self, record: &'r [u8]) -> Option<Stub<'r>> {
+        self.limit.is_stub(record).then(|| Stub::of(record, self.limit.get())).flatten()
+    }
+
+    #[cold]
+    fn prefix_of_stub(&self, record: &[u8]) -> u64 {
+        let Some(stub) = self.stub(record) else { return 0 };
+        stub.key().take(WHOLE_AT).fold(0, |prefix, byte| prefix << 8 | u64::from(byte))
+    }
+
+    /// Compares the keys of records of which one is a stub at least, and says whether they are
+    /// known as a whole.
+    #[cold]
+    fn compare_keys_of_stubs(&self, a: &[u8], b: &[u8]) -> (Ordering, bool) {
+        // The prefix, and what it lacks.
+        fn compared(stub: Stub<'_>) -> impl Iterator<Item = u8> {
+            stub.key().take(WHOLE_AT).chain(stub.key().skip(WHOLE_AT + 1))
+        }
+        let of_line = |record| {
+            let LineKey { prefix, behind, .. } = self.order.key_of_line(body(record));
+            prefix.to_be_bytes().into_iter().chain(behind)
+        };
+        match (self.stub(a), self.stub(b)) {
+            (Some(a), Some(b)) if a.has_key_of(&b) => (Ordering::Equal, is_whole(&a)),
+            (Some(a), Some(b)) => (compared(a).cmp(compared(b)), is_whole(&a) && is_whole(&b)),
+            (Some(a), None) => (compared(a).cmp(of_line(b)), is_whole(&a)),
+            (None, Some(b)) => (of_line(a).cmp(compared(b)), is_whole(&b)),
+            (None, None) => (of_line(a).cmp(of_line(b)), true),
+        }
+    }
+
+    #[cold]
+    fn compare_stubs(&self, a: &[u8], b: &[u8]) -> Ordering {
+        let (keys, whole) = self.compare_keys_of_stubs(a, b);
+        match self.order.last_resort() {
+            Some(reverse) if whole && keys == Ordering::Equal => {
+                let lines = PlainLines { terminator: self.terminator, reverse, limit: self.limit.clone() };
+                lines.compare(a, b)
+            }
+            _ => keys,
+        }
+    }
+
+    #[inline]
+    fn has_stub(&self, a: &[u8], b: &[u8]) -> bool {
+        self.limit.is_stub(a) || self.limit.is_stub(b)
+    }
+}
+
+/// Says in the key of a stub, behind the prefix, that no part of it is missing.
+const WHOLE: u8 = 1;
+const WHOLE_AT: usize = size_of::<u64>();
+
+fn is_whole(stub: &Stub<'_>) -> bool {
+    stub.key().nth(WHOLE_AT) == Some(WHOLE)
 }
 
 impl Layout for KeyedLines {
@@ -259,6 +448,9 @@ impl Layout for KeyedLines {
 
     #[inline]
     fn prefix(&self, record: &[u8]) -> u64 {
+        if self.limit.is_stub(record) {
+            return self.prefix_of_stub(record);
+        }
         self.order.prefix(body(record))
     }
 
@@ -270,11 +462,17 @@ impl Layout for KeyedLines {
 
     #[inline]
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        if self.has_stub(a, b) {
+            return self.compare_stubs(a, b);
+        }
         self.order.compare(body(a), body(b))
     }
 
     #[inline]
     fn same_key(&self, a: &[u8], b: &[u8]) -> bool {
+        if self.has_stub(a, b) {
+            return self.compare_keys_of_stubs(a, b) == (Ordering::Equal, true);
+        }
         self.order.compare_keys(body(a), body(b)) == Ordering::Equal
     }
 
@@ -283,10 +481,17 @@ impl Layout for KeyedLines {
     }
 
     fn tie_break(&self) -> Option<PlainLines> {
-        self.order.last_resort().map(|reverse| PlainLines { terminator: self.terminator, reverse })
+        self.order.last_resort().map(|reverse| PlainLines {
+            terminator: self.terminator,
+            reverse,
+            limit: self.limit.clone(),
+        })
     }
 
     fn prefix_is_exact(&self, record: &[u8]) -> bool {
+        if self.limit.is_stub(record) {
+            return self.order.word_is_exact(self.prefix_of_stub(record));
+        }
         self.order.prefix_is_exact(body(record))
     }
 
@@ -298,7 +503,34 @@ impl Layout for KeyedLines {
     #[inline]
     fn push_behind_prefix(&self, record: &[u8], prefix: u64, out: &mut Vec<u8>) {
         let from = out.len();
-        self.order.push_behind_prefix(body(record), prefix, NORMALIZED_LEN, out);
+        if let Some(stub) = self.stub(record) {
+            out.extend(stub.key().skip(WHOLE_AT + 1).take(NORMALIZED_LEN));
+            if is_whole(&stub) {
+                // The stub has more of its line than is looked at.
+                self.order.push_line_behind(&record[..NORMALIZED_LEN.min(record.len())], out);
+            }
+        } else {
+            self.order.push_behind_prefix(body(record), prefix, NORMALIZED_LEN, out);
+        }
         out.truncate(from + NORMALIZED_LEN);
+    }
+
+    fn set_long_limit(&self, limit: usize) {
+        self.limit.set(limit);
+    }
+
+    #[inline]
+    fn count(&self, tally: &mut Tally, record: &[u8]) {
+        self.limit.count(tally, record);
+    }
+
+    fn key_of_long(&self, line: &mut dyn PiecedLine) -> Result<Vec<u8>> {
+        let LineKey { prefix, whole, behind } = self.order.key_of(line, self.limit.get())?;
+        let whole = if whole { WHOLE } else { 0 };
+        Ok([&prefix.to_be_bytes()[..], &[whole], &behind].concat())
+    }
+
+    fn compare_long(&self, a: &mut dyn PiecedLine, b: &mut dyn PiecedLine, keys_only: bool) -> Result<Ordering> {
+        self.order.compare_in(a, b, self.limit.get(), keys_only)
     }
 }

@@ -23,7 +23,7 @@
 
 use std::cmp::Ordering;
 
-use super::words::{common_prefix, word};
+use super::words::{common_folded_prefix, common_prefix, fold, word};
 
 /// Bytes of a chunk.
 const CHUNK: usize = 6;
@@ -54,6 +54,8 @@ const fn code_bits(chunk: usize, value: u64, count: usize) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coding {
     reverse: bool,
+    /// Whether letters are folded. Lines that are then equal may still have an order.
+    folded: bool,
     /// Bytes of a line that codes look at.
     coded_len: usize,
 }
@@ -68,12 +70,35 @@ pub(crate) struct Settled {
 
 impl Coding {
     pub(crate) fn new(reverse: bool) -> Coding {
-        Coding { reverse, coded_len: CODED_LEN }
+        Coding { reverse, folded: false, coded_len: CODED_LEN }
+    }
+
+    /// Codes for lines whose letters are folded.
+    pub(crate) fn of_folded(reverse: bool) -> Coding {
+        Coding { folded: true, ..Coding::new(reverse) }
+    }
+
+    #[inline]
+    pub(crate) fn is_folded(self) -> bool {
+        self.folded
+    }
+
+    /// Eight bytes of a line from `at` on, as they are compared.
+    #[inline]
+    pub(crate) fn word(self, line: &[u8], at: usize) -> u64 {
+        let word = word(line, at);
+        if self.folded { fold(word) } else { word }
+    }
+
+    /// The number of bytes in which two lines agree. They agree in the first `from`.
+    #[inline]
+    pub(crate) fn agreed(self, a: &[u8], b: &[u8], from: usize) -> usize {
+        if self.folded { common_folded_prefix(a, b, from) } else { common_prefix(a, b, from) }
     }
 
     /// Codes for the first `coded_len` bytes of ascending lines, a multiple of a chunk.
     pub(crate) fn of_first(coded_len: usize) -> Coding {
-        Coding { reverse: false, coded_len: (coded_len / CHUNK * CHUNK).min(CODED_LEN) }
+        Coding { reverse: false, folded: false, coded_len: (coded_len / CHUNK * CHUNK).min(CODED_LEN) }
     }
 
     /// Whether the code says only that a line agrees with its base in all bytes that codes look at.
@@ -102,7 +127,7 @@ impl Coding {
     #[inline]
     pub(crate) fn beside(self, base: &[u8], line: &[u8]) -> u64 {
         let base = &base[..base.len().min(self.coded_len)];
-        let agreed = common_prefix(base, line, 0);
+        let agreed = self.agreed(base, line, 0);
         self.after_agreeing(line, agreed, agreed == base.len() && agreed == line.len())
     }
 
@@ -120,7 +145,7 @@ impl Coding {
             return Settled { order: Ordering::Equal, later: code_of_equal(self) };
         }
         let chunk = 0xfff - (bits >> CHUNK_SHIFT) as usize;
-        let agreed = common_prefix(a, b, ((chunk + 1) * CHUNK).min(self.coded_len));
+        let agreed = self.agreed(a, b, ((chunk + 1) * CHUNK).min(self.coded_len));
         let order = self.order_at(a, b, agreed);
         let later = if order == Ordering::Less { b } else { a };
         Settled { order, later: self.after_agreeing(later, agreed, order == Ordering::Equal) }
@@ -129,7 +154,11 @@ impl Coding {
     /// The order of two lines that agree in their first `agreed` bytes, and in no more.
     #[inline]
     pub(crate) fn order_at(self, a: &[u8], b: &[u8], agreed: usize) -> Ordering {
-        let order = a.get(agreed).cmp(&b.get(agreed));
+        let (a, b) = (a.get(agreed), b.get(agreed));
+        let order = match self.folded {
+            true => a.map(u8::to_ascii_uppercase).cmp(&b.map(u8::to_ascii_uppercase)),
+            false => a.cmp(&b),
+        };
         if self.reverse { order.reverse() } else { order }
     }
 
@@ -159,7 +188,7 @@ impl Coding {
     fn differing(self, line: &[u8], at: usize) -> u64 {
         let chunk = at / CHUNK;
         let start = chunk * CHUNK;
-        let value = word(line, start) >> 16;
+        let value = self.word(line, start) >> 16;
         self.direct(code_bits(chunk, value, (line.len() - start).min(CHUNK)))
     }
 
@@ -180,11 +209,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOTH: [Coding; 2] =
-        [Coding { reverse: false, coded_len: CODED_LEN }, Coding { reverse: true, coded_len: CODED_LEN }];
+    const PLAIN: Coding = Coding { reverse: false, folded: false, coded_len: CODED_LEN };
+    const BOTH: [Coding; 2] = [PLAIN, Coding { reverse: true, ..PLAIN }];
+    const FOLDED: [Coding; 2] = [Coding { folded: true, ..PLAIN }, Coding { reverse: true, folded: true, ..PLAIN }];
 
     fn order(coding: Coding, a: &[u8], b: &[u8]) -> Ordering {
-        if coding.reverse { b.cmp(a) } else { a.cmp(b) }
+        let folded = |line: &[u8]| if coding.folded { line.to_ascii_uppercase() } else { line.to_vec() };
+        let order = folded(a).cmp(&folded(b));
+        if coding.reverse { order.reverse() } else { order }
     }
 
     /// Matches `a` and `b`, coded beside `base`, as a tournament does.
@@ -217,7 +249,8 @@ mod tests {
             if let (Some(x), Some(y)) = (base.first_chunk(), a.first_chunk()) {
                 let of_words = coding.of_words(u64::from_be_bytes(*x), u64::from_be_bytes(*y));
                 let differ = base[..6] != a[..6];
-                assert_eq!(of_words, differ.then(|| coding.beside(base, a)), "{}", shown());
+                let of_bytes = differ.then(|| coding.beside(base, a));
+                assert!(coding.folded || of_words == of_bytes, "{}", shown());
             }
             let first = match coding.first(a).cmp(&coding.first(b)) {
                 Ordering::Equal => coding.settle(coding.first(a), a, b),
@@ -292,7 +325,8 @@ mod tests {
 
     /// Lines that share long prefixes and end near multiples of six and eight.
     fn line() -> impl Strategy<Value = Vec<u8>> {
-        let tail = proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(b'a'), Just(0xff)], 0..10);
+        let tail =
+            proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(b'a'), Just(b'A'), Just(0xff)], 0..10);
         (prop_oneof![Just(0usize), 0usize..30, 40usize..50], tail)
             .prop_map(|(common, tail)| [&vec![b'a'; common][..], &tail].concat())
     }
@@ -302,7 +336,7 @@ mod tests {
 
         #[test]
         fn codes_order_lines(a in line(), b in line(), c in line()) {
-            for coding in BOTH {
+            for coding in BOTH.into_iter().chain(FOLDED) {
                 assert_rule(coding, [&a, &b, &c]);
             }
         }

@@ -79,5 +79,5 @@ impl RecordBuffer {
 
 fn too_long(len: usize) -> Error {
     Error::new(ErrorKind::OutOfMemory, "merge", format!("a record of more than {len} bytes"))
-        .with_advice("give more memory with -S")
+        .with_advice("give more memory (`memory_bytes`)")
 }

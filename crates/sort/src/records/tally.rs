@@ -10,6 +10,25 @@
 //! with a probability of about 2^-64.
 
 use datapipes_core::{Error, ErrorKind, Result};
+use serde::{Serialize, Serializer};
+
+/// What a sort counted of records that it wrote or dropped. Tallies of several sorts are compared
+/// by adding them up, the sums modulo 2^64: what was written and dropped is together what was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RecordTally {
+    /// The number of records.
+    pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The sum of their hashes, modulo 2^64. JSON has it as 16 hexadecimal digits.
+    #[serde(serialize_with = "hexadecimal")]
+    pub sum: u64,
+}
+
+fn hexadecimal<S: Serializer>(sum: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{sum:016x}"))
+}
 
 /// Records, their bytes, and the sum of their hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +47,14 @@ impl Tally {
         self.sum = self.sum.wrapping_add(hash(record));
     }
 
+    /// Counts one record by its length and its hash.
+    #[inline]
+    pub(crate) fn add_hashed(&mut self, len: u64, hash: u64) {
+        self.records += 1;
+        self.bytes += len;
+        self.sum = self.sum.wrapping_add(hash);
+    }
+
     /// Counts numbers of `width` bytes, given as they are in files.
     #[inline]
     pub(crate) fn add_numbers(&mut self, width: usize, values: impl Iterator<Item = u64>) {
@@ -44,6 +71,11 @@ impl Tally {
     /// The sum of the hashes, as it is shown.
     pub(crate) fn sum(self) -> String {
         format!("{:016x}", self.sum)
+    }
+
+    /// Returns it for a report.
+    pub(crate) fn report(self) -> RecordTally {
+        RecordTally { records: self.records, bytes: self.bytes, sum: self.sum }
     }
 
     /// Adds another tally.
@@ -101,18 +133,13 @@ fn half_word(bytes: &[u8], at: usize) -> u64 {
 /// Hashes a record. The last bytes are read in pieces that overlap: a loop over them would end at a
 /// branch that is mispredicted, because lengths differ from record to record.
 #[inline]
-fn hash(bytes: &[u8]) -> u64 {
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let len = bytes.len();
-    // Two chains, so that one product need not wait for the other.
-    let (mut a, mut b) = (len as u64 ^ SECRET[0], SECRET[1]);
-    let mut mix = |[first, second, third, fourth]: [u64; 4]| {
-        a = fold(first ^ a, second ^ SECRET[2]);
-        b = fold(third ^ b, fourth ^ SECRET[3]);
-    };
+    let mut chains = Chains::default();
+    let mut mix = |words: [u64; 4]| chains.mix(words);
     match len {
         32.. => {
             let (fours, rest) = bytes.as_chunks::<32>();
-            let words = |four: &[u8]| [word(four, 0), word(four, 8), word(four, 16), word(four, 24)];
             fours.iter().for_each(|four| mix(words(four)));
             if !rest.is_empty() {
                 mix(words(&bytes[len - 32..]));
@@ -124,7 +151,86 @@ fn hash(bytes: &[u8]) -> u64 {
         1.. => mix([u64::from(bytes[0]), 0, u64::from(bytes[len / 2]), u64::from(bytes[len - 1])]),
         0 => mix([0; 4]),
     }
-    fold(a ^ SECRET[0], b ^ SECRET[1])
+    chains.end(len as u64)
+}
+
+/// Two chains, so that one product need not wait for the other.
+#[derive(Clone, Copy, Debug)]
+struct Chains {
+    a: u64,
+    b: u64,
+}
+
+impl Default for Chains {
+    fn default() -> Self {
+        Chains { a: SECRET[0], b: SECRET[1] }
+    }
+}
+
+impl Chains {
+    #[inline]
+    fn mix(&mut self, [first, second, third, fourth]: [u64; 4]) {
+        self.a = fold(first ^ self.a, second ^ SECRET[2]);
+        self.b = fold(third ^ self.b, fourth ^ SECRET[3]);
+    }
+
+    /// The length comes last, because that of a long record is known only then.
+    #[inline]
+    fn end(self, len: u64) -> u64 {
+        fold(self.a ^ SECRET[0] ^ len, self.b ^ SECRET[1])
+    }
+}
+
+/// The four words of 32 bytes.
+#[inline]
+fn words(four: &[u8]) -> [u64; 4] {
+    [word(four, 0), word(four, 8), word(four, 16), word(four, 24)]
+}
+
+/// The hash of a record whose bytes come one after the other: the same as of all of them at once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecordHash {
+    chains: Chains,
+    len: u64,
+    /// The bytes that were mixed last, and those behind them, which are not mixed yet.
+    before: [u8; 32],
+    behind: Vec<u8>,
+}
+
+impl RecordHash {
+    pub(crate) fn push(&mut self, mut bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        if !self.behind.is_empty() {
+            let (now, rest) = bytes.split_at(bytes.len().min(32 - self.behind.len()));
+            self.behind.extend_from_slice(now);
+            bytes = rest;
+            if let Some(full) = self.behind.first_chunk::<32>() {
+                self.chains.mix(words(full));
+                self.before = *full;
+                self.behind.clear();
+            }
+        }
+        let (fours, rest) = bytes.as_chunks::<32>();
+        fours.iter().for_each(|four| self.chains.mix(words(four)));
+        if let Some(last) = fours.last() {
+            self.before = *last;
+        }
+        self.behind.extend_from_slice(rest);
+    }
+
+    pub(crate) fn finish(mut self) -> u64 {
+        if self.len < 32 {
+            return hash(&self.behind);
+        }
+        if !self.behind.is_empty() {
+            let mut last = [0; 32];
+            let (old, new) = last.split_at_mut(32 - self.behind.len());
+            old.copy_from_slice(&self.before[self.behind.len()..]);
+            new.copy_from_slice(&self.behind);
+            self.chains.mix(words(&last));
+        }
+        self.chains.end(self.len)
+    }
 }
 
 #[cfg(test)]
@@ -150,6 +256,18 @@ mod tests {
             }
             record.push(0);
             assert!(seen.insert(hash(&record)), "a zero behind {len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_record_in_parts_has_the_hash_of_the_whole() {
+        let record: Vec<u8> = (0..200).map(|i| (i * 37 % 251) as u8).collect();
+        for len in 0..record.len() {
+            for step in [1, 7, 31, 32, 33, 64, 200] {
+                let mut parts = RecordHash::default();
+                record[..len].chunks(step).for_each(|part| parts.push(part));
+                assert_eq!(parts.finish(), hash(&record[..len]), "{len} bytes by {step}");
+            }
         }
     }
 

@@ -20,6 +20,43 @@ fn short_word(bytes: &[u8]) -> u64 {
         .unwrap_or(0)
 }
 
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = ONES << 7;
+
+/// The word with every ASCII lowercase letter made uppercase.
+#[inline]
+pub(crate) fn fold(word: u64) -> u64 {
+    let low = word & !HIGHS;
+    let from_a = low + ONES * (0x80 - b'a' as u64);
+    let past_z = low + ONES * (0x80 - b'z' as u64 - 1);
+    word - (((from_a ^ past_z) & !word & HIGHS) >> 2)
+}
+
+/// The number of bytes in which two lines agree if letters are folded. They agree in the first
+/// `from`.
+#[inline]
+pub(crate) fn common_folded_prefix(a: &[u8], b: &[u8], from: usize) -> usize {
+    let len = a.len().min(b.len());
+    let (a, b) = (&a[..len], &b[..len]);
+    let differ = |at: usize| match (a[at..].first_chunk(), b[at..].first_chunk()) {
+        (Some(a), Some(b)) => fold(u64::from_le_bytes(*a)) ^ fold(u64::from_le_bytes(*b)),
+        _ => 0,
+    };
+    let mut at = from;
+    while at + 8 <= len {
+        let bits = differ(at);
+        if bits != 0 {
+            return at + bits.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    if len >= 8 {
+        // The last eight bytes, of which those before `at` agree.
+        return len - 8 + differ(len - 8).trailing_zeros() as usize / 8;
+    }
+    from.max(a.iter().zip(b).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count())
+}
+
 /// The number of bytes in which two lines agree. They agree in the first `from`.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8], from: usize) -> usize {
@@ -69,7 +106,7 @@ mod tests {
 
     /// Bytes that share long prefixes and end near multiples of eight.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        let tail = proptest::collection::vec(prop_oneof![Just(0u8), Just(b'a'), Just(0xff)], 0..10);
+        let tail = proptest::collection::vec(prop_oneof![Just(0u8), Just(b'a'), Just(b'A'), Just(0xff)], 0..10);
         (0usize..30, tail).prop_map(|(common, tail)| [&vec![b'a'; common][..], &tail].concat())
     }
 
@@ -80,6 +117,8 @@ mod tests {
         fn prefixes_and_words_are_those_of_the_bytes(a in bytes(), b in bytes(), from in 0usize..50) {
             let naive = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
             prop_assert_eq!(common_prefix(&a, &b, from.min(naive)), naive);
+            let naive = a.iter().zip(&b).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+            prop_assert_eq!(common_folded_prefix(&a, &b, from.min(naive)), naive);
             let mut padded = a.get(from..).unwrap_or(&[]).to_vec();
             padded.resize(8, 0);
             prop_assert_eq!(word(&a, from), u64::from_be_bytes(padded[..8].try_into().unwrap_or([0; 8])));

@@ -38,7 +38,7 @@ fn differs(len: usize, offset: u64) -> Error {
     let context = format!("{len} bytes of a spilled run are not those that were written");
     Error::new(ErrorKind::Corrupt, "read", context)
         .with_offset(offset)
-        .with_advice("the spill place lost or changed them; name another one by -T and check that device")
+        .with_advice("the spill place lost or changed them; name another one (`spill`) and check that device")
 }
 
 /// The checksum of the part of a grain that one writer wrote.

@@ -126,6 +126,11 @@ fn same(moved: u64, len: u64) -> Result<()> {
 }
 
 impl RunCompressor {
+    /// Whether it has begun a run.
+    pub(crate) fn was_used(&self) -> bool {
+        self.turn.load(Relaxed) > 0
+    }
+
     /// Compresses runs with `program` into the folders among the spill places, which take turns.
     ///
     /// # Errors
@@ -135,7 +140,7 @@ impl RunCompressor {
         let folders: Vec<Folder> = places.iter().filter_map(StagePlace::as_folder).map(folder).collect();
         if folders.is_empty() {
             let context = format!("{}: the runs that it compresses need a folder", program.display());
-            return Err(Error::new(ErrorKind::InvalidInput, "compress", context).with_advice("name a folder by -T"));
+            return Err(Error::new(ErrorKind::InvalidInput, "compress", context).with_advice("name a folder (`spill`)"));
         }
         Ok(RunCompressor { program, folders, turn: AtomicUsize::new(0) })
     }

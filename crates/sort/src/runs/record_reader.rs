@@ -12,21 +12,29 @@
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
+use datapipes_core::in_flight_limit::{InFlightLimit, InFlightMark};
 use datapipes_core::memory::Plain;
 use datapipes_core::{Dram, Error, ErrorKind, Lease, Pipe, Result, Span, Transfer};
 
+use crate::control::Control;
+use crate::long::{LongLines, OpenLine};
 use crate::records::layout::Layout;
 use crate::records::prefetch::{prefetch, prefetch_far};
 use crate::records::record_buffer::RecordBuffer;
+use crate::records::stub::Stub;
 use crate::report::{MovementRole, Movements};
 use crate::runs::checksum;
 use crate::runs::compressed::RunDecompressor;
 use crate::runs::packing::{self, FrameTable};
 use crate::runs::spill::Run;
 use crate::stoppable::StoppableFile;
-use crate::waits::{SortWait, SortWaits};
+use crate::waits::SortWait;
 
 const ALIGN: u64 = 4096;
+/// The least bytes of an input that are read at once where it is slow.
+const MIN_READ: u64 = 256 << 10;
+/// The bytes that are read first, while it is not known how fast it is.
+const FIRST_READ: u64 = 1 << 20;
 /// How far ahead of a record its successors are fetched, in bytes.
 const PREFETCH: usize = 512;
 
@@ -65,7 +73,7 @@ pub(crate) enum ReadMethod<'a> {
     Stream(StoppableFile),
     /// The output of the program that decompresses the run.
     Compressed(RunDecompressor),
-    /// Everything was read.
+    /// Everything was read, or was in memory from the start.
     Ended,
 }
 
@@ -85,6 +93,14 @@ struct PendingRead {
     len: usize,
     /// Their offset in the source.
     offset: u64,
+    begun: Option<InFlightMark>,
+}
+
+/// How much of an input is read at once. A server gives more the more is asked for, so there a
+/// buffer is filled at once.
+fn read_limit(pipe: &Pipe, buffers: Buffers) -> Option<InFlightLimit> {
+    let is_file = pipe.route().hops.iter().all(|hop| hop.backend == "file");
+    is_file.then(|| InFlightLimit::new(MIN_READ, FIRST_READ, (buffers.size as u64).max(FIRST_READ)))
 }
 
 /// A reader of records in order.
@@ -118,6 +134,8 @@ pub(crate) struct RecordReader<'a, L> {
     searched: usize,
     crossing: RecordBuffer,
     in_crossing: bool,
+    /// How many bytes are read at once, where that may be less than a buffer has.
+    limit: Option<InFlightLimit>,
     /// Bytes of all records read so far.
     came: u64,
     /// The checksums of a spilled run, the run's offset in the source, and the bytes of each grain.
@@ -130,8 +148,15 @@ pub(crate) struct RecordReader<'a, L> {
     /// How many bytes ahead of a record the bytes to be checked next are prefetched; 0 for not at
     /// all.
     far: usize,
-    /// Where waits for bytes are counted.
-    waits: Option<&'a SortWaits>,
+    /// Where waits for bytes are counted, and who may ask to stop.
+    control: Option<&'a Control>,
+    /// What takes the lines that have more bytes than `most`, terminators included.
+    long: Option<&'a LongLines<'a>>,
+    most: usize,
+    /// The long line whose bytes are coming.
+    open: Option<OpenLine<'a>>,
+    /// The bytes behind which a record is handed out, although it goes on.
+    give_up: usize,
 }
 
 impl<'a, L: Layout> RecordReader<'a, L> {
@@ -171,9 +196,10 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         segment: Segment,
         movements: &'a Movements,
     ) -> Result<RecordReader<'a, L>> {
+        let limit = read_limit(&pipe, buffers);
         let mut source =
             RecordReader::new(layout, ReadMethod::Own(pipe), SourceKind::Input(name.to_path_buf()), memory, buffers);
-        source.movements = Some(movements);
+        (source.movements, source.limit) = (Some(movements), limit);
         // Reads are aligned, so the first may include bytes before the segment.
         source.next = segment.from - segment.from % ALIGN;
         (source.stop, source.end) = (segment.to, segment.to);
@@ -198,6 +224,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
     ) -> Result<RecordReader<'a, L>> {
         let what = SourceKind::Input(name.to_path_buf());
         let mut source = RecordReader::new(layout, ReadMethod::Shared(pipe), what, memory, buffers);
+        source.limit = read_limit(pipe, buffers);
         // Reads are aligned, so they may include bytes before and behind the segment.
         source.next = segment.from - segment.from % ALIGN;
         (source.stop, source.end) = (segment.to.next_multiple_of(ALIGN).min(len), segment.to);
@@ -238,9 +265,25 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         source
     }
 
-    /// Counts the waits for its bytes from here on.
-    pub(crate) fn counting_waits(mut self, waits: &'a SortWaits) -> Self {
-        self.waits = Some(waits);
+    /// Opens sorted records that are in memory. They are used where they are.
+    pub(crate) fn of_memory(
+        layout: &'a L,
+        name: &Path,
+        records: &Dram,
+        memory: &'a Dram,
+    ) -> Result<RecordReader<'a, L>> {
+        let what = SourceKind::Input(name.to_path_buf());
+        let buffers = Buffers { at: 0, size: 0, crossing: 0 };
+        let mut source = RecordReader::new(layout, ReadMethod::Ended, what, memory, buffers);
+        source.end = records.len() as u64;
+        source.came = source.end;
+        source.view = Some(records.lease()?);
+        Ok(source)
+    }
+
+    /// Counts the waits for its bytes from here on, and gives up when it is asked to.
+    pub(crate) fn controlled(mut self, control: &'a Control) -> Self {
+        self.control = Some(control);
         self
     }
 
@@ -280,8 +323,26 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             table: None,
             run_len: 0,
             far: 0,
-            waits: None,
+            control: None,
+            limit: None,
+            long: None,
+            most: usize::MAX,
+            open: None,
+            give_up: usize::MAX,
         }
+    }
+
+    /// Hands out stubs in place of long lines from here on.
+    pub(crate) fn taking_long(mut self, long: Option<&'a LongLines<'a>>) -> Self {
+        (self.long, self.most) = (long, long.map_or(usize::MAX, LongLines::longest));
+        self
+    }
+
+    /// Hands out the start of a record that has more than `most` bytes and crosses buffers. What
+    /// comes after it is not valid.
+    pub(crate) fn giving_up_behind(mut self, most: usize) -> Self {
+        self.give_up = most;
+        self
     }
 
     /// Prefetches the bytes of a run that are to be checked next, `bytes` ahead of each record.
@@ -334,7 +395,8 @@ impl<'a, L: Layout> RecordReader<'a, L> {
     /// all of it.
     #[inline]
     pub(crate) fn next_end(&self) -> Option<usize> {
-        self.layout.end_of(self.view.as_ref()?.get(..self.usable)?, self.to)
+        let end = self.layout.end_of(self.view.as_ref()?.get(..self.usable)?, self.to)?;
+        (end - self.to <= self.most).then_some(end)
     }
 
     /// Returns the record after the current one, which ends at `end`.
@@ -366,14 +428,18 @@ impl<'a, L: Layout> RecordReader<'a, L> {
     fn advance_slowly(&mut self) -> Result<bool> {
         self.crossing.clear();
         self.in_crossing = false;
-        self.searched = self.usable;
-        while self.check_more()? {
+        // A line that turned out to be long was searched for its end, and has one.
+        self.searched = if self.most < usize::MAX { self.to } else { self.usable };
+        loop {
+            if self.searched >= self.usable && !self.check_more()? {
+                break;
+            }
             let Some(view) = &self.view else { break };
             let view = &view[..self.usable];
             if let Some(end) = self.end_in(view, self.to) {
                 self.from = self.to;
                 self.to = end;
-                return Ok(true);
+                return if end - self.from > self.most { self.end_long_in_view() } else { Ok(true) };
             }
             self.searched = self.usable;
         }
@@ -387,6 +453,10 @@ impl<'a, L: Layout> RecordReader<'a, L> {
                 }
             }
             self.keep_rest()?;
+            if self.crossing.len() > self.give_up {
+                self.in_crossing = true;
+                return Ok(true);
+            }
         }
         self.finish()
     }
@@ -404,6 +474,14 @@ impl<'a, L: Layout> RecordReader<'a, L> {
     fn end_of_crossing(&mut self) -> Result<Option<bool>> {
         let Some(view) = &self.view else { return Ok(None) };
         let view = &view[..self.usable];
+        if self.open.is_some() {
+            let Some(end) = self.layout.end_of(view, self.searched.max(self.to)) else {
+                self.searched = self.usable;
+                return Ok(None);
+            };
+            let from = std::mem::replace(&mut self.to, end);
+            return self.end_long(from..end - 1).map(Some);
+        }
         if self.crossing.len() == 0 {
             // One buffer ends, and the next begins, between two records.
             let Some(end) = self.end_in(view, self.to) else {
@@ -411,7 +489,8 @@ impl<'a, L: Layout> RecordReader<'a, L> {
                 return Ok(None);
             };
             (self.from, self.to) = (self.to, end);
-            return Ok(Some(true));
+            let is_long = end - self.from > self.most;
+            return if is_long { self.end_long_in_view().map(Some) } else { Ok(Some(true)) };
         }
         let end = match self.layout.fixed_len() {
             Some(len) => Some(self.to + len - self.crossing.len()).filter(|end| *end <= view.len()),
@@ -421,15 +500,61 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             self.searched = self.usable;
             return Ok(None);
         };
+        if self.crossing.len() + (end - self.to) > self.most {
+            let from = std::mem::replace(&mut self.to, end);
+            self.begin_long()?;
+            return self.end_long(from..end - 1).map(Some);
+        }
         self.crossing.extend(self.memory, &view[self.to..end])?;
         (self.to, self.in_crossing) = (end, true);
         Ok(Some(true))
     }
 
+    /// Sets aside the line that begins with the bytes that crossed buffers.
+    fn begin_long(&mut self) -> Result<()> {
+        if let Some(long) = self.long {
+            let mut open = OpenLine::begin(long)?;
+            open.push(self.crossing.bytes())?;
+            self.crossing.clear();
+            self.open = Some(open);
+        }
+        Ok(())
+    }
+
+    /// Sets aside the current record, which is in the view, and puts its stub in its place.
+    fn end_long_in_view(&mut self) -> Result<bool> {
+        self.crossing.clear();
+        self.begin_long()?;
+        self.end_long(self.from..self.to - 1)
+    }
+
+    /// Ends the long line with these bytes of the view, and makes its stub the current record.
+    fn end_long(&mut self, last: std::ops::Range<usize>) -> Result<bool> {
+        let Some(mut open) = self.open.take() else { return Ok(false) };
+        if let Some(view) = &self.view {
+            open.push(&view[last])?;
+        }
+        let stub = open.finish(self.layout)?;
+        self.crossing.clear();
+        self.crossing.extend(self.memory, &stub)?;
+        self.in_crossing = true;
+        // What is merged is the stub.
+        let len = Stub::of(&stub, self.most - 1).map_or(0, |stub| stub.len);
+        self.came = self.came.wrapping_add(stub.len() as u64).wrapping_sub(len);
+        Ok(true)
+    }
+
     /// Keeps the rest of the view, which belongs to a record that continues behind it.
     fn keep_rest(&mut self) -> Result<()> {
         if let Some(view) = self.view.take() {
-            self.crossing.extend(self.memory, &view[self.to..self.usable])?;
+            let rest = &view[self.to..self.usable];
+            if self.open.is_none() && self.crossing.len() + rest.len() > self.most {
+                self.begin_long()?;
+            }
+            match &mut self.open {
+                Some(open) => open.push(rest)?,
+                None => self.crossing.extend(self.memory, rest)?,
+            }
             self.to = 0;
         }
         Ok(())
@@ -438,14 +563,23 @@ impl<'a, L: Layout> RecordReader<'a, L> {
     /// Handles the rest at the end: a line without a terminator gets one; a part of a record is an
     /// error.
     fn finish(&mut self) -> Result<bool> {
+        if self.open.is_some() {
+            // The terminator that it lacks is a part of its stub.
+            self.came += 1;
+            return self.end_long(0..0);
+        }
         let left = self.crossing.len();
         if left == 0 {
             return Ok(false);
         }
         match (&self.what, self.layout.terminator()) {
             (SourceKind::Input(_), Some(terminator)) => {
-                self.crossing.extend(self.memory, &[terminator])?;
                 self.came += 1;
+                if left >= self.most {
+                    self.begin_long()?;
+                    return self.end_long(0..0);
+                }
+                self.crossing.extend(self.memory, &[terminator])?;
                 self.in_crossing = true;
                 Ok(true)
             }
@@ -491,7 +625,9 @@ impl<'a, L: Layout> RecordReader<'a, L> {
                 let at = self.buffers.at + self.turn * self.buffers.size;
                 self.turn ^= 1;
                 let mut lease = self.memory.range(at, self.buffers.size)?.lease_mut()?;
-                let waits = self.waits.map(|waits| waits.begin(SortWait::Runs, 1));
+                let waits = self.control.map(|control| control.waits_for(SortWait::Runs));
+                // A run that a program decompresses comes from that program.
+                let is_of_others = if let ReadMethod::Stream(stream) = way { stream.waits_for_others() } else { true };
                 let len = match way {
                     ReadMethod::Stream(stream) => stream.read(&mut lease).map_err(|e| e.with_offset(self.next))?,
                     ReadMethod::Compressed(run) => run.read(&mut lease)?,
@@ -500,7 +636,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
                 drop(waits);
                 drop(lease);
                 if let Some(movements) = self.movements {
-                    movements.add_stream(MovementRole::Merge, len as u64);
+                    movements.add_stream(MovementRole::Merge, is_of_others, len as u64);
                 }
                 if len == 0 {
                     return Ok(false);
@@ -511,10 +647,14 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             }
             ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => {
                 let Some(coming) = self.pending_read.take() else { return Ok(false) };
-                let PendingRead { transfer, buffer, len, offset } = coming;
-                let waits = self.waits.map(|waits| waits.begin(SortWait::Runs, 1));
+                let PendingRead { transfer, buffer, len, offset, begun } = coming;
+                let waits = self.control.map(|control| control.waits_for(SortWait::Runs));
                 transfer.wait()?;
                 drop(waits);
+                if let (Some(limit), Some(begun)) = (&mut self.limit, begun) {
+                    limit.arrived(begun);
+                }
+                self.control.map_or(Ok(()), Control::check)?;
                 let view = match self.table {
                     Some(table) => self.unpack(table, buffer, len, offset)?,
                     None => self.memory.range(buffer, len)?.lease()?,
@@ -585,7 +725,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             return Err(no_frame(next));
         }
         let transfer = pipe.start(span)?;
-        self.pending_read = Some(PendingRead { transfer, buffer, len, offset: self.next });
+        self.pending_read = Some(PendingRead { transfer, buffer, len, offset: self.next, begun: None });
         self.next = next;
         Ok(())
     }
@@ -623,11 +763,13 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         if let Some(table) = self.table {
             return self.read_frames(table);
         }
-        let stop = (self.next + self.buffers.size as u64).min(self.stop);
+        // What was begun is waited for: of a slow file little is asked for at once.
+        let most = self.limit.as_ref().map_or(u64::MAX, |limit| limit.bytes() / ALIGN * ALIGN);
+        let stop = (self.next + most.min(self.buffers.size as u64)).min(self.stop);
         let buffer = self.buffers.at + self.turn * self.buffers.size;
-        let len = stop - self.next;
+        let (len, begun) = (stop - self.next, self.limit.as_ref().map(InFlightLimit::begin));
         let transfer = pipe.start(Span { source: self.next, target: buffer as u64, len })?;
-        self.pending_read = Some(PendingRead { transfer, buffer, len: len as usize, offset: self.next });
+        self.pending_read = Some(PendingRead { transfer, buffer, len: len as usize, offset: self.next, begun });
         self.next = stop;
         self.turn ^= 1;
         Ok(())
@@ -659,6 +801,7 @@ pub(crate) struct RunSearcher<'a, L> {
     pub(crate) pipe: &'a Pipe,
     pub(crate) memory: &'a Dram,
     pub(crate) buffers: Buffers,
+    pub(crate) control: &'a Control,
 }
 
 impl<'a, L: Layout> RunSearcher<'a, L> {
@@ -667,7 +810,9 @@ impl<'a, L: Layout> RunSearcher<'a, L> {
     }
 
     fn open_by(&self, buffers: Buffers, run: &'a Run, from: u64) -> Result<RecordReader<'a, L>> {
-        RecordReader::of_run(self.layout, self.pipe, self.memory, buffers, run, Segment { from, to: run.len })
+        let segment = Segment { from, to: run.len };
+        let reader = RecordReader::of_run(self.layout, self.pipe, self.memory, buffers, run, segment)?;
+        Ok(reader.controlled(self.control))
     }
 
     /// Returns the record that begins at offset `at` of a run.

@@ -5,6 +5,8 @@
 
 use std::cmp::Ordering;
 
+pub(super) use crate::records::words::fold;
+
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
@@ -76,13 +78,43 @@ fn load_short(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Returns the word with every ASCII lowercase letter made uppercase.
+/// Makes letters uppercase if `FOLDED`, and returns whether there is a zero among the bytes.
+///
+/// The loop over sixteen bytes has no branch, so that it becomes a few vector instructions.
 #[inline]
-pub(super) fn fold(word: u64) -> u64 {
-    let low = word & !HIGHS;
-    let from_a = low + ONES * (0x80 - b'a' as u64);
-    let past_z = low + ONES * (0x80 - b'z' as u64 - 1);
-    word - (((from_a ^ past_z) & !word & HIGHS) >> 2)
+pub(super) fn fold_and_find_zero<const FOLDED: bool>(bytes: &mut [u8]) -> bool {
+    let mut least = [u8::MAX; 16];
+    let (blocks, rest) = bytes.as_chunks_mut::<16>();
+    for block in blocks {
+        for i in 0..16 {
+            least[i] = least[i].min(block[i]);
+            if FOLDED {
+                block[i] = upper(block[i]);
+            }
+        }
+    }
+    let (words, rest) = rest.as_chunks_mut::<8>();
+    let mut zeros = 0;
+    for bytes in words {
+        let word = u64::from_ne_bytes(*bytes);
+        zeros |= marks(word, 0);
+        if FOLDED {
+            *bytes = fold(word).to_ne_bytes();
+        }
+    }
+    for byte in rest {
+        zeros |= u64::from(*byte == 0);
+        if FOLDED {
+            *byte = upper(*byte);
+        }
+    }
+    let (least, _) = least.as_chunks::<8>();
+    least.iter().fold(zeros, |zeros, word| zeros | marks(u64::from_ne_bytes(*word), 0)) != 0
+}
+
+#[inline]
+fn upper(byte: u8) -> u8 {
+    byte ^ (u8::from(byte.wrapping_sub(b'a') < 26) << 5)
 }
 
 /// Returns a mark (0x80) in each byte of `word` that equals `byte`. Marks above the lowest one may
@@ -116,6 +148,115 @@ fn find(bytes: &[u8], mut at: usize, found: impl Fn(u64) -> u64, is: impl Fn(u8)
 #[inline]
 pub(super) fn find_byte(bytes: &[u8], at: usize, byte: u8) -> usize {
     find(bytes, at, |word| marks(word, byte), |b| b == byte)
+}
+
+/// Returns the offset of the `n`-th `byte` from `at` on, counted from 1, or the length.
+///
+/// It looks at 32 bytes at once: a branch for each field would mostly be mispredicted, because
+/// fields differ in length.
+#[inline]
+pub(super) fn find_nth_byte(bytes: &[u8], mut at: usize, byte: u8, n: usize) -> usize {
+    let mut left = n;
+    while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk::<BLOCK>()) {
+        match nth_bit(found_in(block, byte), &mut left) {
+            Some(found) => return at + found,
+            None => at += BLOCK,
+        }
+    }
+    if at >= bytes.len() {
+        return bytes.len();
+    }
+    if let Some(block) = bytes.last_chunk::<BLOCK>() {
+        // Of the last bytes, those before `at` were looked at.
+        let from = bytes.len() - BLOCK;
+        let found = found_in(block, byte) & (u32::MAX << (at - from));
+        return nth_bit(found, &mut left).map_or(bytes.len(), |found| from + found);
+    }
+    while left > 0 && at < bytes.len() {
+        at = find_byte(bytes, at, byte);
+        left -= 1;
+        at += usize::from(left > 0);
+    }
+    at.min(bytes.len())
+}
+
+/// Returns the offsets of the `n`-th and of the `m`-th `byte`, of which `m` is not less. Each is
+/// the length if there are not so many.
+///
+/// Both are most often among the first 64 bytes, which are looked at only once for the two.
+#[inline]
+pub(super) fn find_two_of_byte(bytes: &[u8], byte: u8, n: usize, m: usize) -> (usize, usize) {
+    let two = bytes.first_chunk::<BLOCK>().zip(bytes.get(BLOCK..));
+    let Some((first, behind)) = two.filter(|_| n > 0 && m - n < BLOCK) else { return find_each(bytes, byte, n, m) };
+    let second = match behind.first_chunk::<BLOCK>() {
+        Some(second) => found_in(second, byte),
+        // Of the last bytes, those of the first block are shifted out.
+        None => match bytes.last_chunk::<BLOCK>() {
+            Some(last) => found_in(last, byte).checked_shr((BLOCK - behind.len()) as u32).unwrap_or(0),
+            None => 0,
+        },
+    };
+    let mut found = u64::from(second) << BLOCK | u64::from(found_in(first, byte));
+    if (found.count_ones() as usize) < m {
+        return find_each(bytes, byte, n, m);
+    }
+    for _ in 1..n {
+        found &= found - 1;
+    }
+    let start = found.trailing_zeros() as usize;
+    for _ in n..m {
+        found &= found - 1;
+    }
+    (start, found.trailing_zeros() as usize)
+}
+
+/// Does the same by one search for each.
+#[inline(never)]
+fn find_each(bytes: &[u8], byte: u8, n: usize, m: usize) -> (usize, usize) {
+    (find_nth_byte(bytes, 0, byte, n), find_nth_byte(bytes, 0, byte, m))
+}
+
+/// The bytes of one look.
+const BLOCK: usize = 32;
+
+/// Returns the position of the bit `left` of `bits`, counted from 1, or takes their number off.
+#[inline]
+fn nth_bit(bits: u32, left: &mut usize) -> Option<usize> {
+    let mut rest = bits;
+    for _ in 1..*left {
+        if rest == 0 {
+            break;
+        }
+        rest &= rest - 1;
+    }
+    if rest == 0 {
+        *left -= bits.count_ones() as usize;
+        return None;
+    }
+    Some(rest.trailing_zeros() as usize)
+}
+
+/// Returns a number with a bit for each byte of the block that equals `byte`.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[allow(unsafe_code)]
+fn found_in(block: &[u8; BLOCK], byte: u8) -> u32 {
+    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
+    let (low, high) = block.split_at(BLOCK / 2);
+    let half = |bytes: &[u8]| {
+        // SAFETY: each half has the 16 bytes that are read, and every x86-64 processor has SSE2.
+        unsafe {
+            let found = _mm_cmpeq_epi8(_mm_loadu_si128(bytes.as_ptr().cast()), _mm_set1_epi8(byte.cast_signed()));
+            _mm_movemask_epi8(found).cast_unsigned()
+        }
+    };
+    half(low) | half(high) << (BLOCK / 2)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn found_in(block: &[u8; BLOCK], byte: u8) -> u32 {
+    block.iter().enumerate().fold(0, |found, (at, b)| found | u32::from(*b == byte) << at)
 }
 
 /// Returns the offset of the first blank from `at` on, or the length.
@@ -213,7 +354,7 @@ mod tests {
 
         #[test]
         fn finds_as_the_naive_twin(bytes in prop::collection::vec(prop::sample::select(
-            &[b' ', b'\t', b'\n', b'a', b'!', 0x20 ^ 0x80, 0x0b, 8, 0][..]), 0..40), at in 0usize..40)
+            &[b' ', b'\t', b'\n', b'a', b'!', 0x20 ^ 0x80, 0x0b, 8, 0][..]), 0..100), at in 0usize..100)
         {
             let at = at.min(bytes.len());
             let position = |is: &dyn Fn(u8) -> bool| {
@@ -222,7 +363,20 @@ mod tests {
             prop_assert_eq!(find_byte(&bytes, at, b' '), position(&|b| b == b' '));
             prop_assert_eq!(find_byte(&bytes, at, 0), position(&|b| b == 0));
             prop_assert_eq!(find_blank(&bytes, at), position(&is_blank));
+            for n in 1..20 {
+                let all = bytes.iter().enumerate().skip(at).filter(|(_, b)| **b == b' ');
+                prop_assert_eq!(find_nth_byte(&bytes, at, b' ', n), all.map(|(i, _)| i).nth(n - 1).unwrap_or(bytes.len()));
+            }
+            for (n, m) in [(1, 1), (1, 2), (2, 2), (2, 5), (4, 5), (7, 19)] {
+                let nth = |n| find_nth_byte(&bytes, 0, b' ', n);
+                prop_assert_eq!(find_two_of_byte(&bytes, b' ', n, m), (nth(n), nth(m)), "{} {}", n, m);
+            }
             prop_assert_eq!(find_non_digit(&bytes, at), position(&|b| !b.is_ascii_digit()));
+            let (mut upper, mut same) = (bytes.clone(), bytes.clone());
+            prop_assert_eq!(fold_and_find_zero::<true>(&mut upper), bytes.contains(&0));
+            prop_assert_eq!(fold_and_find_zero::<false>(&mut same), bytes.contains(&0));
+            prop_assert_eq!(upper, bytes.to_ascii_uppercase());
+            prop_assert_eq!(same, bytes);
         }
 
         #[test]

@@ -1,6 +1,6 @@
 //! The position of a key in a line.
 
-use super::bytes::{find_blank, find_byte, is_blank};
+use super::bytes::{find_blank, find_byte, find_nth_byte, find_two_of_byte, is_blank};
 use super::key_spec::{KeyEnd, KeySpec};
 use crate::records::memo::{self, Question};
 
@@ -8,12 +8,12 @@ use crate::records::memo::{self, Question};
 /// blanks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    separator: Option<u8>,
-    field: usize,
-    offset: usize,
-    end: Option<KeyEnd>,
-    skip_start_blanks: bool,
-    skip_end_blanks: bool,
+    pub(super) separator: Option<u8>,
+    pub(super) field: usize,
+    pub(super) offset: usize,
+    pub(super) end: Option<KeyEnd>,
+    pub(super) skip_start_blanks: bool,
+    pub(super) skip_end_blanks: bool,
 }
 
 impl Place {
@@ -62,6 +62,15 @@ impl Place {
 
     #[inline]
     fn find_ends(&self, line: &[u8]) -> (usize, usize) {
+        if let (Some(separator), Some(KeyEnd { field: last, bytes: 0, .. })) = (self.separator, self.end)
+            && self.field > 0
+            && last >= self.field
+            && self.offset == 0
+            && !self.skip_start_blanks
+        {
+            let (before, end) = find_two_of_byte(line, separator, self.field, last + 1);
+            return ((before + 1).min(line.len()), end);
+        }
         let field = self.skip_fields(line, 0, self.field);
         let mut start = field;
         if self.skip_start_blanks {
@@ -69,6 +78,10 @@ impl Place {
         }
         start = start.saturating_add(self.offset).min(line.len());
         let Some(end) = self.end else { return (start, line.len()) };
+        if let (Some(separator), 0, Some(more)) = (self.separator, end.bytes, end.field.checked_sub(self.field)) {
+            // The end of a field of no bytes at the end of the line is there, too.
+            return (start, find_nth_byte(line, field, separator, more.saturating_add(1)));
+        }
         let mut limit = match end.field.checked_sub(self.field) {
             Some(more) => self.skip_fields(line, field, more),
             None => self.skip_fields(line, 0, end.field),
@@ -87,14 +100,15 @@ impl Place {
     /// Returns the start of the field `count` fields behind the one that starts at `at`.
     #[inline]
     fn skip_fields(&self, line: &[u8], mut at: usize, count: usize) -> usize {
+        if let Some(separator) = self.separator {
+            let behind = |end: usize| (end + 1).min(line.len());
+            return if count == 0 { at } else { behind(find_nth_byte(line, at, separator, count)) };
+        }
         for _ in 0..count {
             if at >= line.len() {
                 break;
             }
             at = self.field_end(line, at);
-            if self.separator.is_some() && at < line.len() {
-                at += 1;
-            }
         }
         at
     }

@@ -27,4 +27,5 @@ mod version;
 pub use buffer_size::{BufferSize, SizeError};
 pub use bytes::Ignore;
 pub use key_spec::{KeyEnd, KeySpec, Modifiers, quote};
+pub(crate) use order::pieced::{LineKey, PiecedLine, compare_pieces};
 pub use order::{TextOptions, TextOrder};

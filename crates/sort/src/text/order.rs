@@ -7,12 +7,14 @@
 //!         prefix = the word of key 1, complemented if key 1 is descending
 //! ```
 
+pub(super) mod pieced;
+
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use datapipes_core::Result;
 
-use super::bytes::{Ignore, compare_folded, compare_ignoring, kept, load, load_kept};
+use super::bytes::{Ignore, compare_folded, compare_ignoring, fold_and_find_zero, kept, load, load_kept};
 use super::field::Place;
 use super::key_spec::{KeySpec, Modifiers};
 use super::{general, number, random, version};
@@ -238,11 +240,20 @@ impl TextOrder {
     #[inline]
     pub fn prefix_is_exact(&self, line: &[u8]) -> bool {
         match &self.shape {
+            Shape::Keyed { first, .. } => self.decides || self.word_is_exact(first.word(line)),
+            Shape::Plain | Shape::PlainReverse => false,
+        }
+    }
+
+    /// Does the same for a line whose prefix this is.
+    #[inline]
+    pub(crate) fn word_is_exact(&self, word: u64) -> bool {
+        match &self.shape {
             Shape::Keyed { first, rest } => {
                 self.decides
                     || rest.is_empty()
                         && matches!(first.rule, Rule::Numeric | Rule::Human { .. })
-                        && number::word_is_exact(first.directed(first.word(line)))
+                        && number::word_is_exact(first.directed(word))
             }
             Shape::Plain | Shape::PlainReverse => false,
         }
@@ -304,6 +315,13 @@ impl TextOrder {
         }
     }
 
+    /// Appends the line in the form that follows its keys, if it is compared too.
+    pub(crate) fn push_line_behind(&self, line: &[u8], out: &mut Vec<u8>) {
+        if self.last_resort {
+            push_line(line, self.reverse, usize::MAX, out);
+        }
+    }
+
     /// Whether lines with equal keys are ordered by their bytes, and, if so, whether descending.
     #[inline]
     pub fn last_resort(&self) -> Option<bool> {
@@ -320,6 +338,18 @@ impl TextOrder {
     #[inline]
     pub fn plain_reverse(&self) -> bool {
         matches!(self.shape, Shape::PlainReverse)
+    }
+
+    /// Whether the order is that of entire lines with letters folded (and then perhaps of their
+    /// bytes) and no lines are dropped; if so, whether it is descending.
+    pub(crate) fn folded_lines(&self) -> Option<bool> {
+        match &self.shape {
+            Shape::Keyed { first, rest } if rest.is_empty() && !self.unique => {
+                let is_folded = matches!(first.rule, Rule::Folded) && first.place.is_line();
+                is_folded.then_some(first.reverse)
+            }
+            _ => None,
+        }
     }
 
     /// Whether lines that compare as equal must keep their order, so that the sort has to be
@@ -381,7 +411,12 @@ impl Key {
 
     #[inline]
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        let (a, b) = (self.place.slice(a), self.place.slice(b));
+        self.compare_texts(self.place.slice(a), self.place.slice(b))
+    }
+
+    /// Compares two keys, given by their bytes.
+    #[inline]
+    fn compare_texts(&self, a: &[u8], b: &[u8]) -> Ordering {
         let order = match self.rule {
             Rule::Bytes => a.cmp(b),
             Rule::Folded => compare_folded(a, b),
@@ -403,7 +438,12 @@ impl Key {
 
     #[inline]
     fn word(&self, line: &[u8]) -> u64 {
-        let text = self.place.slice(line);
+        self.word_of(self.place.slice(line))
+    }
+
+    /// Returns the word of a key, given by its bytes.
+    #[inline]
+    fn word_of(&self, text: &[u8]) -> u64 {
         let word = match self.rule {
             Rule::Bytes => load(text),
             Rule::Folded => load_kept(text, Ignore::Nothing, true),
@@ -429,6 +469,11 @@ impl Key {
     /// Appends what `word`, which is this line's, lacks of [`push`](Self::push).
     #[inline]
     fn push_behind_word(&self, line: &[u8], word: u64, most: usize, out: &mut Vec<u8>) {
+        self.push_behind_word_of(self.place.slice(line), word, most, out);
+    }
+
+    #[inline]
+    fn push_behind_word_of(&self, text: &[u8], word: u64, most: usize, out: &mut Vec<u8>) {
         let word = self.directed(word);
         let held = match self.rule {
             Rule::Short { .. } | Rule::Month => return,
@@ -437,28 +482,26 @@ impl Key {
             Rule::Bytes | Rule::Folded if word & 0xff != 0 => size_of::<u64>(),
             _ => 0,
         };
-        self.push_from(line, held, most, out);
+        self.push_text(text.get(held..).unwrap_or_default(), most, out);
     }
 
     /// Appends the key in a form whose bytes have its order. No key's bytes begin another's, so
     /// what follows decides exactly if the keys are equal.
     #[inline]
     fn push(&self, line: &[u8], most: usize, out: &mut Vec<u8>) {
-        self.push_from(line, 0, most, out);
+        self.push_text(self.place.slice(line), most, out);
     }
 
-    /// Does the same for the key's text from byte `at` on.
+    /// Does the same for a key, given by its bytes.
     #[inline]
-    fn push_from(&self, line: &[u8], at: usize, most: usize, out: &mut Vec<u8>) {
-        let (text, from) = (self.place.slice(line), out.len());
-        let text = text.get(at..).unwrap_or_default();
+    fn push_text(&self, text: &[u8], most: usize, out: &mut Vec<u8>) {
+        let from = out.len();
         match self.rule {
-            Rule::Bytes => push_bytes(text, most, out),
-            Rule::Folded => {
-                push_bytes(text, most, out);
-                out[from..].make_ascii_uppercase();
+            Rule::Bytes => push_bytes::<false>(text, most, out),
+            Rule::Folded => push_bytes::<true>(text, most, out),
+            Rule::Ignoring { ignore, folded } => {
+                with_kept(text, ignore, folded, |text| push_bytes::<false>(text, most, out));
             }
-            Rule::Ignoring { ignore, folded } => with_kept(text, ignore, folded, |text| push_bytes(text, most, out)),
             Rule::Short { ignore, folded } => {
                 out.extend_from_slice(&short_word(text, ignore, folded).to_be_bytes());
             }
@@ -468,7 +511,7 @@ impl Key {
             Rule::Month => out.push(number::month(text)),
             Rule::Random { salt, ignore, folded } => with_seen(text, ignore, folded, |text| {
                 random::push_digest(&salt, text, out);
-                push_bytes(text, most, out);
+                push_bytes::<false>(text, most, out);
             }),
             Rule::Version { ignore, folded } => with_seen(text, ignore, folded, |text| version::push_key(text, out)),
         }
@@ -483,7 +526,7 @@ impl Key {
 fn push_line(line: &[u8], reverse: bool, most: usize, out: &mut Vec<u8>) {
     if reverse {
         let from = out.len();
-        push_bytes(line, most, out);
+        push_bytes::<false>(line, most, out);
         complement(&mut out[from..]);
     } else {
         // The last part needs no end of its own.
@@ -491,19 +534,28 @@ fn push_line(line: &[u8], reverse: bool, most: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends at most about `most` of these bytes in a form that no other's begins: a zero is followed
-/// by a one, and two zeros are the end.
+/// Appends at most about `most` of these bytes, folded or not, in a form that no other's begins: a
+/// zero is followed by a one, and two zeros are the end.
 #[inline]
-fn push_bytes(text: &[u8], most: usize, out: &mut Vec<u8>) {
-    let text = &text[..text.len().min(most)];
-    let mut rest = text;
-    while let Some(zero) = memchr::memchr(0, rest) {
-        out.extend_from_slice(&rest[..=zero]);
-        out.push(1);
-        rest = &rest[zero + 1..];
+fn push_bytes<const FOLDED: bool>(text: &[u8], most: usize, out: &mut Vec<u8>) {
+    let (from, text) = (out.len(), &text[..text.len().min(most)]);
+    out.extend_from_slice(text);
+    if fold_and_find_zero::<FOLDED>(&mut out[from..]) {
+        mark_zeros(from, out);
     }
-    out.extend_from_slice(rest);
     out.extend_from_slice(&[0, 0]);
+}
+
+/// Puts a one behind each zero from `from` on.
+#[cold]
+fn mark_zeros(from: usize, out: &mut Vec<u8>) {
+    let text = out.split_off(from);
+    for part in text.split_inclusive(|byte| *byte == 0) {
+        out.extend_from_slice(part);
+        if part.last() == Some(&0) {
+            out.push(1);
+        }
+    }
 }
 
 #[inline]

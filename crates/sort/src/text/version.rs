@@ -11,21 +11,21 @@
 
 use std::cmp::Ordering;
 
-/// Returns the length of the name without its suffixes.
+/// Returns the length of the name without its suffixes, which are looked for from the end.
 fn stem_len(name: &[u8]) -> usize {
-    let mut at = 0;
-    let mut stem = 0;
-    while at < name.len() {
-        at += 1;
-        stem = at;
-        while at + 1 < name.len() && name[at] == b'.' && (name[at + 1].is_ascii_alphabetic() || name[at + 1] == b'~') {
-            at += 2;
-            while at < name.len() && (name[at].is_ascii_alphanumeric() || name[at] == b'~') {
-                at += 1;
-            }
+    let mut stem = name.len();
+    loop {
+        let mut first = stem;
+        while first > 0 && (name[first - 1].is_ascii_alphanumeric() || name[first - 1] == b'~') {
+            first -= 1;
         }
+        let begins = name[first..stem].first().is_some_and(|b| b.is_ascii_alphabetic() || *b == b'~');
+        // A dot at the very beginning belongs to the name.
+        if !begins || first < 2 || name[first - 1] != b'.' {
+            return stem;
+        }
+        stem = first - 1;
     }
-    stem
 }
 
 /// Returns the rank of the byte at `at` in a run of non-digits. A digit and the end both end the
@@ -117,7 +117,7 @@ pub(super) fn prefix(name: &[u8]) -> u64 {
     // Empty runs and zeros follow the end for ever, since "a" and "a0" are equal here.
     while packed.shift > 0 {
         while at < stem.len() && !digit_at(stem, at) && packed.shift > 0 {
-            packed.push(squeezed_rank(stem[at]));
+            packed.push(RANKS[usize::from(stem[at])]);
             at += 1;
         }
         packed.push(1);
@@ -137,41 +137,77 @@ pub(super) fn prefix(name: &[u8]) -> u64 {
 }
 
 /// Appends bytes whose order is that of `compare`, none of which begins another's: the class, the
-/// runs of the stem, and the runs of the entire name.
+/// runs of the stem, and what the entire name adds.
+///
+/// Entire names are compared where stems are equal. Then they are equal up to the suffixes, except
+/// that one stem may end with zeros, as in "a0.x" and "a.x": a digit comes before the dot.
 pub(super) fn push_key(name: &[u8], out: &mut Vec<u8>) {
     let class = class(name);
     out.push(class);
     if class >= HIDDEN {
-        push_runs(&name[..stem_len(name)], out);
-        push_runs(name, out);
+        let (stem, suffix) = name.split_at(stem_len(name));
+        push_runs(stem, out);
+        if suffix.is_empty() {
+            out.push(NO_SUFFIX);
+        } else {
+            out.push(if stem.last().is_some_and(u8::is_ascii_digit) { BEHIND_DIGITS } else { BEHIND_OTHERS });
+            push_runs(suffix, out);
+        }
     }
 }
+
+const NO_SUFFIX: u8 = 0;
+const BEHIND_DIGITS: u8 = 1;
+const BEHIND_OTHERS: u8 = 2;
 
 /// Appends runs in the order of `compare_runs`. A run of non-digits that is not the first has a
 /// byte at least, and none of these is 1. So a 1 in its place is the end.
 fn push_runs(bytes: &[u8], out: &mut Vec<u8>) {
-    let mut at = 0;
+    let begin = out.len();
+    // A run of digits adds 2 bytes to its own, or 10 if it is long, and the end another 3.
+    out.resize(begin + 2 * bytes.len() + 16, 0);
+    let to = &mut out[begin..];
+    let (mut at, mut len) = (0, 0);
     loop {
         while at < bytes.len() && !digit_at(bytes, at) {
-            out.push(squeezed_rank(bytes[at]));
-            at += 1;
+            to[len] = RANKS[usize::from(bytes[at])];
+            (at, len) = (at + 1, len + 1);
         }
         let from = zeros_end(bytes, at);
         at = digits_end(bytes, from);
-        out.extend_from_slice(&[1, (at - from).min(255) as u8]);
-        if at - from >= 255 {
-            out.extend_from_slice(&((at - from) as u64).to_be_bytes());
+        let digits = at - from;
+        (to[len], to[len + 1]) = (1, digits.min(255) as u8);
+        len += 2;
+        if digits >= 255 {
+            to[len..len + 8].copy_from_slice(&(digits as u64).to_be_bytes());
+            len += 8;
         }
-        out.extend_from_slice(&bytes[from..at]);
+        // Short, as nearly all are: calls to copy them would cost more.
+        for &digit in &bytes[from..at] {
+            to[len] = digit;
+            len += 1;
+        }
         if at == bytes.len() {
-            out.push(1);
+            to[len] = 1;
+            out.truncate(begin + len + 1);
             return;
         }
     }
 }
 
+/// The ranks of all bytes. That of digits is not used.
+static RANKS: [u8; 256] = {
+    let mut ranks = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        ranks[byte] = squeezed_rank(byte as u8);
+        byte += 1;
+    }
+    ranks
+};
+
 /// Returns `rank` in one byte. The end and a digit share 1: nothing else sorts between them.
-fn squeezed_rank(byte: u8) -> u8 {
+const fn squeezed_rank(byte: u8) -> u8 {
     match byte {
         b'~' => 0,
         b'A'..=b'Z' => 2 + (byte - b'A'),
@@ -181,7 +217,9 @@ fn squeezed_rank(byte: u8) -> u8 {
         b':'..=b'@' => 54 + 48 + (byte - b':'),
         b'['..=b'`' => 54 + 55 + (byte - b'['),
         b'{'..=b'}' => 54 + 61 + (byte - b'{'),
-        _ => 54 + 64 + (byte.max(0x7f) - 0x7f),
+        0x7f.. => 54 + 64 + (byte - 0x7f),
+        // No digit is asked for.
+        b'0'..=b'9' => 1,
     }
 }
 
@@ -223,7 +261,53 @@ mod tests {
         assert!(by_rank.windows(2).all(|p| squeezed_rank(p[0]) < squeezed_rank(p[1])));
     }
 
+    /// The suffixes as gnulib looks for them, from the beginning.
+    fn stem_from_the_beginning(name: &[u8]) -> usize {
+        let (mut at, mut stem) = (0, 0);
+        while at < name.len() {
+            at += 1;
+            stem = at;
+            while at + 1 < name.len()
+                && name[at] == b'.'
+                && (name[at + 1].is_ascii_alphabetic() || name[at + 1] == b'~')
+            {
+                at += 2;
+                while at < name.len() && (name[at].is_ascii_alphanumeric() || name[at] == b'~') {
+                    at += 1;
+                }
+            }
+        }
+        stem
+    }
+
+    #[test]
+    fn long_runs_of_digits_have_room() {
+        let names = [vec![b'7'; 254], vec![b'7'; 255], vec![b'8'; 255], vec![b'1'; 256], b"1a".repeat(300)];
+        let keys = names.each_ref().map(|name| {
+            let mut key = vec![9];
+            push_key(name, &mut key);
+            key
+        });
+        for (a, b) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))) {
+            assert_eq!(keys[a].cmp(&keys[b]), compare(&names[a], &names[b]), "{a} {b}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn stems_are_those_of_gnulib(name in "[a-b~.01+]{0,12}") {
+            prop_assert_eq!(stem_len(name.as_bytes()), stem_from_the_beginning(name.as_bytes()));
+        }
+
+        #[test]
+        fn keys_follow_compare(a in "[ab~.01+]{0,9}", b in "[ab~.01+]{0,9}") {
+            let (a, b) = (a.as_bytes(), b.as_bytes());
+            let (mut one, mut other) = (Vec::new(), Vec::new());
+            push_key(a, &mut one);
+            push_key(b, &mut other);
+            prop_assert_eq!(one.cmp(&other), compare(a, b));
+        }
+
         #[test]
         fn prefix_follows_compare(a in "[a-bZ~.0-1+]{0,9}", b in "[a-bZ~.0-1+]{0,9}") {
             let (a, b) = (a.as_bytes(), b.as_bytes());

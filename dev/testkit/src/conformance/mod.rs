@@ -17,7 +17,7 @@ mod suite;
 mod ways;
 
 pub use persistent::DAX_DIRECTORY;
-pub use place::{PlaceKind, TestBlockDevice, TestPlace};
+pub use place::{LEN as CASE_BYTES, PlaceContent, PlaceKind, TestBlockDevice, TestPlace};
 pub use suite::{CaseOutcome, CaseVerdict, run};
 
 #[cfg(test)]

@@ -15,15 +15,32 @@ use datapipes_core::{
 };
 
 /// Bytes of a place that may choose its length: neither blocks, pages nor cache lines.
-pub(super) const LEN: usize = (96 << 10) + 37;
+pub const LEN: usize = (96 << 10) + 37;
 
 /// A place that was made for one case.
 pub struct TestPlace {
     locator: Box<dyn Locator>,
     /// What must live as long (a pool).
     _keeper: Box<dyn Any>,
-    /// The file that has its bytes, where it gives them out itself.
-    behind: Option<Ssd>,
+    /// The place that has its bytes, where they are reached only through it or by a backend.
+    behind: Option<Box<dyn Locator>>,
+    /// How its bytes are seen, where only its backend knows them.
+    content: Option<Box<dyn PlaceContent>>,
+}
+
+/// The bytes of a place that only its backend knows, without a pipe.
+pub trait PlaceContent {
+    /// Returns all of them.
+    ///
+    /// # Errors
+    /// Those of the place.
+    fn bytes(&self) -> Result<Vec<u8>>;
+
+    /// Makes them these.
+    ///
+    /// # Errors
+    /// Those of the place.
+    fn fill(&self, bytes: &[u8]) -> Result<()>;
 }
 
 impl TestPlace {
@@ -32,14 +49,25 @@ impl TestPlace {
         TestPlace::kept_by(locator, ())
     }
 
-    /// A place that reads itself what a file has.
-    pub fn in_front_of(locator: impl Locator + 'static, file: Ssd) -> TestPlace {
-        TestPlace { behind: Some(file), ..TestPlace::new(locator) }
+    /// A place that gives out the bytes of another, a file or memory.
+    pub fn in_front_of(locator: impl Locator + 'static, behind: impl Locator + 'static) -> TestPlace {
+        TestPlace { behind: Some(Box::new(behind)), ..TestPlace::new(locator) }
+    }
+
+    /// The same with what must live as long.
+    #[must_use]
+    pub fn with_keeper(self, keeper: impl Any) -> TestPlace {
+        TestPlace { _keeper: Box::new(keeper), ..self }
     }
 
     /// A place that lives on what `keeper` holds.
     pub fn kept_by(locator: impl Locator + 'static, keeper: impl Any) -> TestPlace {
-        TestPlace { locator: Box::new(locator), _keeper: Box::new(keeper), behind: None }
+        TestPlace { locator: Box::new(locator), _keeper: Box::new(keeper), behind: None, content: None }
+    }
+
+    /// A place whose bytes are seen by `content`.
+    pub fn seen_by(locator: impl Locator + 'static, content: impl PlaceContent + 'static) -> TestPlace {
+        TestPlace { content: Some(Box::new(content)), ..TestPlace::new(locator) }
     }
 
     /// The locator.
@@ -53,11 +81,14 @@ impl TestPlace {
 
     /// What has the bytes.
     fn holder(&self) -> Endpoint {
-        self.behind.as_ref().map_or_else(|| self.endpoint(), Locator::endpoint)
+        self.behind.as_ref().map_or_else(|| self.endpoint(), |behind| behind.endpoint())
     }
 
     /// The bytes, read without a pipe.
     pub(super) fn bytes(&self) -> Result<Vec<u8>> {
+        if let Some(content) = &self.content {
+            return content.bytes();
+        }
         match &self.holder().handle {
             EndpointHandle::Memory(range) => range.to_vec(),
             EndpointHandle::File(file) => {
@@ -73,6 +104,9 @@ impl TestPlace {
 
     /// Fills it with these bytes, without a pipe.
     pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
+        if let Some(content) = &self.content {
+            return content.fill(bytes);
+        }
         match &self.holder().handle {
             EndpointHandle::Memory(range) => range.write(0, bytes)?,
             EndpointHandle::File(file) => {

@@ -73,7 +73,7 @@ impl Context {
     }
 
     pub(super) fn need_free(&self, bytes: u64) -> TaskResult<()> {
-        let free = machine::free_bytes(&self.options.dir)?;
+        let free = steps::free_bytes(&self.options.dir)?;
         if free >= bytes {
             return Ok(());
         }

@@ -61,8 +61,13 @@ impl Guest {
 
     /// What is missing for this guest alone.
     pub(crate) fn lacks(self, parts: &Parts) -> Option<String> {
-        if self != Guest::Cxl {
-            return None;
+        match self {
+            Guest::Pmem | Guest::Numa | Guest::Nvme => return None,
+            // Not every distribution builds its driver.
+            Guest::Iommu => {
+                return modules::with_dependencies(&parts.modules, &["virtio_iommu"]).err().map(|why| why.to_string());
+            }
+            Guest::Cxl => {}
         }
         // Memory that is lost at a restart came with QEMU 8.1, and its driver with Linux 6.3.
         let help = parts.emulator().args(["-device", "cxl-type3,help"]).output().ok()?;

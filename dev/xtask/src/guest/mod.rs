@@ -12,6 +12,8 @@
 //! | `pmem` | two NVDIMMs: a DAX file system, a DAX device | conformance and tests of persistent memory, with a real `MAP_SYNC` |
 //! | `numa` | a second node, of memory alone, and an HMAT | tests and conformance of NUMA memory, what the firmware says of it |
 //! | `nvme` | an NVMe disk, four namespaces with blocks of 512 bytes and 4 KiB | conformance of block devices, also by NVMe commands |
+//! | `cxl` | memory behind CXL, made a node by a region | conformance of NUMA memory |
+//! | `iommu` | the NVMe disk behind a virtio-IOMMU | NVMe commands, also refused ones |
 //!
 //! What is not shown there: that a flush was forgotten (the emulation ignores flushes), and any
 //! speed.
@@ -41,7 +43,8 @@ const HELP: &str = "\
 usage: cargo xtask guest [--fetch] [GUEST ...]
 
   GUEST     pmem, numa, nvme, cxl or iommu; all of them by default
-  --fetch   first get what is missing with the system's package tools (apt-get and dpkg), into the cache folder
+  --fetch   first get what is missing with the system's package tools (apt-get and dpkg), into the cache folder;
+            from the backports if the system's package lists have them (`cxl` and `iommu` need these on Debian 12)
 
 It needs a QEMU for x86-64, a Linux kernel with its modules, and a static busybox. It looks for them
   in DATAPIPES_QEMU, DATAPIPES_GUEST_KERNEL, DATAPIPES_GUEST_MODULES (a folder lib/modules/VERSION), DATAPIPES_GUEST_BUSYBOX;

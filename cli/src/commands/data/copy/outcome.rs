@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::arguments::units;
 use crate::colors::Color;
+use crate::outcome::{clean, harmless};
 use crate::report::recorder::Recording;
 
 /// The output of `--json`.
@@ -26,6 +27,12 @@ pub(super) struct Outcome {
     pub(super) route: Route,
     /// The report of the pipe.
     pub(super) report: PipeReport,
+    /// What was asked of servers, for each object in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) objects: Vec<String>,
+    /// Whether the target is an object, which is published before it can be compared.
+    #[serde(skip)]
+    pub(super) visible: bool,
     /// Seconds in which both ends were compared.
     #[serde(skip)]
     pub(super) verify_seconds: f64,
@@ -45,9 +52,20 @@ pub(super) fn text(outcome: &Outcome, paint: impl Fn(&str, Color) -> String) -> 
     }
     match o.verified {
         Some(true) => text += &format!(", {}: both ends are equal", paint("verified", Color::Good)),
+        Some(false) if o.visible => {
+            let what = "the object is visible, in the place of what was there, with bytes that are not the source's";
+            text += &format!(", {}: {what}", paint("DIFFERENT", Color::Bad));
+        }
         Some(false) => text += &format!(", {}: the target was not kept", paint("DIFFERENT", Color::Bad)),
         None => {}
     }
     let whys = o.route.hops.iter().map(|hop| format!("  {} because {}\n", hop.primitive, hop.why));
-    format!("{text}\n{}{}", o.report, whys.collect::<String>())
+    let objects = o.objects.iter().map(|object| format!("  {object}\n"));
+    let mut report = o.report.clone();
+    for name in [&mut report.source, &mut report.target] {
+        *name = harmless(name, usize::MAX);
+    }
+    let rest = format!("{report}{}{}", whys.collect::<String>(), objects.collect::<String>());
+    // Colours are ours, so what names of others are in is cleaned here.
+    format!("{text}\n{}", clean(&rest))
 }

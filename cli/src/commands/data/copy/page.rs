@@ -2,22 +2,25 @@
 
 use datapipes::metrics::CourseColumn;
 use datapipes::{Pipe, Route};
-use datapipes_picture::page::{HtmlPage, PageBlock, PageCheck, PageSection, Tone};
+use datapipes_picture::page::{HtmlPage, PageBlock, PageCheck, PageSection, TimelineChart, TimelineSeries, Tone};
 
 use super::outcome::{Outcome, text};
 use crate::arguments::units;
-use crate::report::bottleneck::{Share, headline};
+use crate::report::bottleneck::{IDLE, Share, headline};
+use crate::report::held_up::{self, HeldUp};
 use crate::report::parts;
 use crate::report::recorder::Recording;
 
-/// Of each hop the bytes that it moved, and the seconds in which it had work.
+/// Of each hop the bytes that it moved, and the seconds in which it had work; then the bytes that
+/// were compared.
 pub(super) fn columns(hops: usize) -> Vec<CourseColumn> {
-    vec![CourseColumn::Sum; 2 * hops]
+    vec![CourseColumn::Sum; 2 * hops + 1]
 }
 
-pub(super) fn values(pipe: &Pipe) -> Vec<f64> {
+pub(super) fn values(pipe: &Pipe, compared: u64) -> Vec<f64> {
     let hops = pipe.report().hops;
-    hops.iter().flat_map(|hop| [hop.counters.bytes as f64, hop.counters.busy_ns as f64 / 1e9]).collect()
+    let of_hops = hops.iter().flat_map(|hop| [hop.counters.bytes as f64, hop.counters.busy_ns as f64 / 1e9]);
+    of_hops.chain([compared as f64]).collect()
 }
 
 /// What the hops of a route do, in words.
@@ -45,43 +48,62 @@ pub(super) fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
     if o.sync_seconds > 0.0 {
         shares.push(Share::new("the sync of the target", o.sync_seconds / durable.max(1e-9)));
     }
+    // Steps overlap, so this is the least that is left of the time.
+    let idle = 1.0 - shares.iter().map(|share| share.part).sum::<f64>();
+    if idle > 0.005 {
+        shares.push(Share::new(IDLE, idle));
+    }
+    let shares = HeldUp::of(recording, 1.0, 0.0, durable).take_off(shares);
     let rate = units::rate(o.bytes, durable);
     let verdict = match o.verified {
         Some(true) => "Verified: both ends were read again, and are equal. ",
+        Some(false) if o.visible => "Both ends DIFFER, and the object is visible. ",
         Some(false) => "Both ends DIFFER, and the target was not kept. ",
         None => "",
     };
-    let done = format!("{} were copied in {durable:.2} s ({rate}).", units::bytes(o.bytes));
+    let compared = match o.verified {
+        Some(_) => format!("; the comparison took {:.2} s", o.verify_seconds),
+        None => String::new(),
+    };
+    let done = format!("{} were copied in {durable:.2} s ({rate}){compared}.", units::bytes(o.bytes));
     page.headline = headline(&done, &shares);
     page.headline.text.insert_str(0, verdict);
-    let fallback = parts::fallback(&o.route);
-    page.headline.tone = match (o.verified, &fallback) {
-        (Some(false), _) => Tone::Bad,
-        (_, Some(_)) => Tone::Warning,
-        (Some(true), _) => Tone::Good,
-        (None, _) => Tone::Neutral,
+    page.headline.tone = match o.verified {
+        Some(false) => Tone::Bad,
+        Some(true) => Tone::Good,
+        None => Tone::Neutral,
     };
-    if let Some(why) = &fallback {
-        page.headline.text = format!("{why} {}", page.headline.text);
-    }
+    parts::say_fallback(&mut page, [&o.route]);
     page.facts = [
         ("from", o.route.source.clone()),
         ("to", o.route.target.clone()),
         ("bytes", units::bytes(o.bytes)),
         ("moved in", format!("{:.3} s", o.seconds)),
         ("synced in", format!("{:.3} s", o.sync_seconds)),
+        ("compared in", o.verified.map_or_else(|| "not compared".to_owned(), |_| format!("{:.3} s", o.verify_seconds))),
         ("processor time", format!("{:.3} s", o.cpu_seconds)),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    let names: Vec<(usize, &str)> = steps.iter().enumerate().map(|(at, step)| (2 * at, step.as_str())).collect();
+    let mut names: Vec<(usize, &str)> = steps.iter().enumerate().map(|(at, step)| (2 * at, step.as_str())).collect();
+    names.push((2 * steps.len(), "comparison of both ends"));
+    let mut marks = Vec::new();
+    if o.sync_seconds > 0.0 {
+        marks.push((o.seconds, "sync".to_owned()));
+    }
+    if o.verified.is_some() {
+        marks.push((durable, "comparison".to_owned()));
+    }
     page.sections.push(PageSection {
         title: "Where the time went".into(),
-        note: "A step is busy while it has work. Steps overlap, so their shares may add up to more than the whole."
-            .into(),
+        note: format!(
+            "A step is busy while it has work. Steps overlap, so their shares may add up to more than the whole. {}",
+            held_up::NOTE
+        ),
         blocks: vec![
             parts::shares("Shares of the time until the bytes were durable", &shares),
-            parts::rates(recording, "Bytes a second by step", &names, &[]),
+            parts::rates(recording, "Bytes a second by step", &names, &marks),
+            PageBlock::Timeline(at_work(recording, &steps)),
         ],
         ..PageSection::default()
     });
@@ -98,6 +120,21 @@ pub(super) fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
     page
 }
 
+/// Which steps had work, from interval to interval. A step's time is counted when its work ends, so
+/// an interval may have more of it than it lasted.
+fn at_work(recording: &Recording, steps: &[String]) -> TimelineChart {
+    let part = |at: usize| recording.course.rates(2 * at + 1).into_iter().map(|busy| (busy * 100.0).min(100.0));
+    let series = steps.iter().enumerate().map(|(at, step)| TimelineSeries::new(step, part(at).collect()));
+    TimelineChart {
+        title: "Steps that had work".into(),
+        unit: "% of the time".into(),
+        top: Some(100.0),
+        seconds: recording.course.seconds().to_vec(),
+        series: series.collect(),
+        ..TimelineChart::default()
+    }
+}
+
 fn verified(o: &Outcome) -> PageSection {
     let moved = o.report.bytes();
     let counted = PageCheck {
@@ -110,6 +147,9 @@ fn verified(o: &Outcome) -> PageSection {
              was compared: {} bytes are equal.",
             o.verify_seconds, o.bytes
         ),
+        Some(false) if o.visible => "Both ends were read again: they differ. The object is visible, in the place of \
+                                     what was there, with bytes that are not the source's."
+            .to_owned(),
         Some(false) => "Both ends were read again: they differ, and the target did not get its name.".to_owned(),
         None => "The bytes at both ends were not compared (--verify does that).".to_owned(),
     };

@@ -2,6 +2,7 @@
 
 use datapipes::Route;
 use datapipes::backend::Quality;
+use datapipes_metrics::ByteRate;
 use datapipes_picture::decision::{self, CandidateVerdict, DecidedHop, Decision, RouteCandidate};
 
 use crate::arguments::units;
@@ -62,7 +63,7 @@ fn estimate_ns(quality: &Quality, bytes: u64) -> f64 {
 }
 
 fn rate(quality: &Quality) -> String {
-    format!("{:.2} GB/s", quality.bytes_per_s / 1e9)
+    ByteRate(quality.bytes_per_s).to_string()
 }
 
 fn latency(quality: &Quality) -> String {

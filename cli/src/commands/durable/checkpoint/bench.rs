@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use datapipes::locks::Mutex;
@@ -14,12 +15,16 @@ use serde::Serialize;
 use super::shown::{shown, watched};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{parse_count, parse_size};
+use crate::metrics_file::CommandMetrics;
 use crate::outcome::{CommandStatus, print, print_json};
-use crate::report::bottleneck::{Share, headline};
-use crate::report::options::ReportArgs;
+use crate::progress::{self, State};
+use crate::report::bottleneck::{Share, headline, percent};
+use crate::report::held_up::{self, HeldUp};
+use crate::report::options::{PageFile, ReportArgs};
 use crate::report::parts;
 use crate::report::recorder::{Recording, record};
 use crate::system::files::WorkFolder;
+use crate::system::side_files::SideFile;
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, system::child};
 
@@ -38,7 +43,7 @@ const ENDING: Ending = Ending {
 pub(crate) struct Args {
     /// Folder on the disk to measure [default: the one for temporary files]
     #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    pub(super) dir: Option<PathBuf>,
     /// Bytes of all regions together
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = parse_size)]
     size: u64,
@@ -46,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = parse_count::<u64>)]
     regions: u64,
     #[command(flatten)]
-    report_page: ReportArgs,
+    pub(super) report_page: ReportArgs,
     /// Print JSON: saved, save_bytes_per_second, save_cpu_seconds, restore_seconds,
     /// restore_bytes_per_second, restore_cpu_seconds, same
     #[arg(long)]
@@ -67,11 +72,11 @@ struct Outcome {
     same: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+pub(crate) fn run(args: &Args, metrics: &CommandMetrics<'_>, side_file: Option<SideFile>) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     signals::undo_says("the checkpoint of the measurement was removed");
     let machine = datapipes::discover();
-    let page_file = args.report_page.open()?;
+    let page_file = PageFile::open(side_file)?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let len = usize::try_from(args.size / args.regions.max(1)).unwrap_or(usize::MAX);
     if len == 0 {
@@ -81,9 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let names: Vec<String> = (0..args.regions.max(1)).map(|n| format!("region-{n}")).collect();
     let regions: Vec<Dram> = names.iter().map(|_| Dram::allocate(len)).collect::<Result<_>>()?;
     let targets: Vec<Dram> = names.iter().map(|_| Dram::allocate(len)).collect::<Result<_>>()?;
-    for (nth, region) in regions.iter().enumerate() {
-        fill(nth as u64, &mut region.lease_mut()?);
-    }
+    fill_all(&regions)?;
     let place = WorkFolder::under(&parent, "dpipe-checkpoint-bench", false)?;
     let store = Checkpoints::at(&machine, place.path());
     let named =
@@ -108,8 +111,9 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         Ok((saved, [save_cpu_seconds, since.elapsed().as_secs_f64(), restore_cpu_seconds]))
     };
     let columns = page_file.is_some().then(|| vec![CourseColumn::Sum; 2]);
-    let (done, recording) = record(columns, || moved.lock().to_vec(), work);
+    let (done, recording) = metrics.during(Vec::new, || record(columns, || moved.lock().to_vec(), work));
     let (saved, [save_cpu_seconds, restore_seconds, restore_cpu_seconds]) = done?;
+    metrics.keep(saved.samples());
     let mut same = true;
     for (one, other) in regions.iter().zip(&targets) {
         same &= one.lease()?[..] == other.lease()?[..];
@@ -157,24 +161,33 @@ fn borrowed(regions: &[(String, Dram)]) -> Vec<(&str, &Dram)> {
 fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
     let mut page = parts::page("A checkpoint, saved and restored");
     let saving = o.saved.write_seconds + o.saved.publish_seconds;
-    let whole = (saving + o.restore_seconds).max(1e-9);
-    let shares = [
-        Share::new("the disk's writes of the checkpoint", o.saved.write_seconds / whole),
-        Share::new("the sync and the name", o.saved.publish_seconds / whole),
-        Share::new("reads of the checkpoint, and their checksums", o.restore_seconds / whole),
+    let steps = [
+        Share::new("the disk's writes of the checkpoint", o.saved.write_seconds / saving.max(1e-9)),
+        Share::new("the sync and the name", o.saved.publish_seconds / saving.max(1e-9)),
     ];
-    let done = format!(
-        "{} were durable in {saving:.2} s ({}), and restored in {:.2} s ({}).",
+    let shares = HeldUp::of(recording, 1.0, 0.0, saving).take_off(steps);
+    let saved = format!(
+        "{} were durable in {saving:.2} s ({}).",
         units::bytes(o.saved.bytes),
-        units::rate(o.saved.bytes, saving),
-        o.restore_seconds,
-        units::rate(o.saved.bytes, o.restore_seconds)
+        units::rate(o.saved.bytes, saving)
     );
-    page.headline = headline(&done, &shares);
+    // Two jobs, one after the other: each has a sentence of its own.
+    page.headline = headline(&saved, &shares);
+    let end = recording.seconds();
+    let reads = [Share::new("reads of the checkpoint and their checksums, which overlap", 1.0)];
+    let restore = HeldUp::of(recording, 1.0, (end - o.restore_seconds).max(0.0), end).take_off(reads);
+    let restored: Vec<String> = restore.iter().map(|share| format!("{} {}", share.what, percent(share.part))).collect();
+    page.headline.text += &format!(
+        " They were restored in {:.2} s ({}): {}.",
+        o.restore_seconds,
+        units::rate(o.saved.bytes, o.restore_seconds),
+        restored.join(", ")
+    );
     let verdict =
         if o.same { "The restored bytes are the saved ones." } else { "The restored bytes are NOT the saved ones." };
     page.headline.text = format!("{verdict} {}", page.headline.text);
     page.headline.tone = if o.same { Tone::Good } else { Tone::Bad };
+    parts::say_fallback(&mut page, &o.saved.route);
     page.facts = [
         ("bytes", units::bytes(o.saved.bytes)),
         ("written in", format!("{:.3} s", o.saved.write_seconds)),
@@ -188,8 +201,10 @@ fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
     let columns = [(SAVED, "saved"), (RESTORED, "restored")];
     page.sections.push(PageSection {
         title: "Where the time went".into(),
+        note: held_up::NOTE.into(),
         blocks: vec![
-            parts::shares("Shares of the time of both", &shares),
+            parts::shares("Shares of the time of the save", &shares),
+            parts::shares("Shares of the time of the restore", &restore),
             parts::rates(recording, "Bytes a second", &columns, &[(saving, "the restore".to_owned())]),
         ],
         ..PageSection::default()
@@ -198,17 +213,37 @@ fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
     let blocks = vec![PageBlock::Checks(vec![PageCheck { text, holds: Some(o.same) }])];
     page.sections.push(PageSection { title: "What was verified".into(), blocks, ..PageSection::default() });
     page.sections.push(parts::process(recording, None));
+    page.sections.push(parts::primitives(&parts::movements("the save", &o.saved.movements)));
+    page.sections
+        .extend(o.saved.route.iter().map(|route| parts::routes(&[("the save".to_owned(), Ok(route.clone()))])));
     page.sections.push(parts::printed(&shown(&o.saved)));
     page
 }
 
-/// Bytes that no layer below can compress or share.
-fn fill(seed: u64, bytes: &mut [u8]) {
-    let mut state = 0x2545_F491_4F6C_DD1D ^ (seed + 1);
+/// Gives the regions bytes that no layer below can compress or share. It shows how far it is, and
+/// ends early if a signal comes.
+fn fill_all(regions: &[Dram]) -> Result<()> {
+    let total = regions.iter().map(|region| region.len() as u64).sum();
+    let done = AtomicU64::new(0);
+    let state = || State { phase: "making bytes", done: done.load(Relaxed), total, later: 0 };
+    progress::during(progress::wanted(), state, || {
+        for (nth, region) in regions.iter().enumerate() {
+            let mut state = 0x2545_F491_4F6C_DD1D ^ (nth as u64 + 1);
+            for piece in region.lease_mut()?.chunks_mut(1 << 20) {
+                signals::check("checkpoint")?;
+                fill(&mut state, piece);
+                done.fetch_add(piece.len() as u64, Relaxed);
+            }
+        }
+        Ok(())
+    })
+}
+
+fn fill(state: &mut u64, bytes: &mut [u8]) {
     for word in bytes.chunks_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
         word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use datapipes_durable::checkpoint::{CheckpointProgress, SavedCheckpoint};
 
 use crate::arguments::units;
+use crate::outcome::harmless;
 use crate::progress::{self, State};
 use crate::system::signals;
 
@@ -31,8 +32,12 @@ pub(super) fn shown(saved: &SavedCheckpoint) -> String {
         0 => String::new(),
         n => format!("; {n} older ones were removed"),
     };
+    let left = saved
+        .removal_error
+        .as_ref()
+        .map_or_else(String::new, |why| format!("OLDER ONES ARE LEFT: {}\n", harmless(why, usize::MAX)));
     format!(
-        "checkpoint {}: {} durable in {seconds:.3} s ({}), {:.3} s of it for the sync and the name{removed}\n",
+        "checkpoint {}: {} durable in {seconds:.3} s ({}), {:.3} s of it for the sync and the name{removed}\n{left}",
         saved.number,
         units::bytes(saved.bytes),
         units::rate(saved.bytes, seconds),

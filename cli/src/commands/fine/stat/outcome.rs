@@ -1,6 +1,7 @@
 //! What a load over a cache finds.
 
 use datapipes_cache::Metrics;
+use datapipes_cache::engine::RejectedWay;
 use serde::Serialize;
 
 /// The output of `--json` for a file.
@@ -13,4 +14,7 @@ pub(super) struct Outcome {
     pub(super) metrics: Metrics,
     /// How bytes come from the device.
     pub(super) explain: String,
+    /// How they do not come.
+    #[serde(skip)]
+    pub(super) rejected: Vec<RejectedWay>,
 }

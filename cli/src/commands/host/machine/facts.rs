@@ -7,6 +7,9 @@ use datapipes::topology::{StorageFacts, Topology};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
+use crate::gpu_memory::GpuFacts;
+
+use super::analytics::AnalyticsEngines;
 use super::offload::KernelOffload;
 use super::storage::StorageCost;
 
@@ -16,7 +19,9 @@ pub(super) struct Facts<'a> {
     pub(super) topology: &'a Topology,
     pub(super) storage: Option<StorageFacts>,
     pub(super) backends: Vec<BackendFacts>,
+    pub(super) analytics: AnalyticsEngines,
     pub(super) kernel_offload: KernelOffload,
+    pub(super) gpus: GpuFacts,
     pub(super) io_uring: datapipes_file::UringFacts,
     pub(super) calibration: Calibration,
     pub(super) storage_cost: Option<StorageCost>,

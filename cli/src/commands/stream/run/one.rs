@@ -1,12 +1,15 @@
 //! One stream under one placement, from its start to its name.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use datapipes::{AtomicFile, Error, ErrorKind, FileMode, Result, Ssd};
 use datapipes_fabric::control::{Program, Session};
 use datapipes_fabric::device::DevicePlace;
 use datapipes_fabric::placement::{Choice, Flow, Placement, Stop};
-use datapipes_metrics::{Label, Sample as Metric, vocabulary};
+use datapipes_metrics::Sample as Metric;
 use datapipes_picture::channels::{ChannelEnd, ChannelWire};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Advice, fadvise};
@@ -21,9 +24,12 @@ use crate::commands::stream::ends::origin::{Generator, Opened, Sum, Summing};
 use crate::commands::stream::job::{Job, Target};
 use crate::commands::stream::steps::chain::{Chain, Device, Ends, Step, Work};
 use crate::commands::stream::steps::device_progress::{Sample, now_ns};
+use crate::metrics_file::CommandMetrics;
 use crate::offering;
+use crate::progress::{self, State};
 use crate::report::recorder::{Recording, record};
 use crate::system::child::family_cpu_seconds;
+use crate::system::window::{Window, direct};
 use crate::{system::files, system::signals, system::standard_streams};
 
 /// How a stream went under one placement.
@@ -64,21 +70,15 @@ pub(in crate::commands::stream) struct Run {
     /// disk was read back; null where nothing disagrees but that much is not known. Where it is
     /// false, the file did not get its name.
     pub(in crate::commands::stream) verified: Option<bool>,
+    /// Seconds from the first row of `recording` until the file was read again.
+    #[serde(skip)]
+    pub(in crate::commands::stream) read_back_at: f64,
     /// What was read of the channels meanwhile, where a page is to be made.
     #[serde(skip)]
     pub(in crate::commands::stream) recording: Option<Recording>,
-}
-
-impl Run {
-    /// What each channel's sender sent, by the placement and the place in the stream.
-    pub(in crate::commands::stream) fn samples(&self) -> Vec<Metric> {
-        let of = |(at, edge): (usize, &Edge)| {
-            let pipe = format!("{} {at}", self.placement.name());
-            [(&vocabulary::CHANNEL_BLOCKS, edge.blocks), (&vocabulary::CHANNEL_BYTES, edge.bytes)]
-                .map(|(which, n)| Metric::new(which, n).label(Label::Pipe, pipe.clone()).label(Label::Direction, "out"))
-        };
-        self.edges.iter().enumerate().flat_map(of).collect()
-    }
+    /// What the channels' senders counted.
+    #[serde(skip)]
+    pub(in crate::commands::stream) samples: Vec<Metric>,
 }
 
 /// What went from one device to the next.
@@ -124,9 +124,9 @@ impl Written {
     }
 
     /// What is there, where it can be read.
-    fn read_back(&self) -> Result<Option<Sum>> {
+    fn read_back(&self, quiet: bool) -> Result<Option<Sum>> {
         match self {
-            Written::File(draft) => read_back(draft.ssd()).map(Some),
+            Written::File(draft) => read_back(draft.ssd(), quiet).map(Some),
             Written::Output => Ok(None),
         }
     }
@@ -147,14 +147,23 @@ impl Written {
     }
 }
 
-pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Result<Run> {
+/// How long devices may take to end when the command was told to stop.
+const INTERRUPTED_END: Duration = Duration::from_millis(200);
+
+/// Runs the stream. `earlier` is what runs before this one counted.
+pub(in crate::commands::stream) fn run(
+    job: &Job,
+    placement: Placement,
+    metrics: &CommandMetrics<'_>,
+    earlier: &[Metric],
+) -> Result<Run> {
     let cpu = family_cpu_seconds();
     let Opened { descriptor, place, generator, mode } = job.origin.open(job.patience)?;
     let (written, to) = Written::open(&job.to, mode)?;
     let mut session = Session::start(&Program::This)?;
     session.set_copies(job.copies);
     let (mut chain, graph) = Chain::build(&job.plan(), Ends { from: (descriptor, place), to })?;
-    let mut flow = graph.start(&mut session, placement)?;
+    let flow = graph.start(&mut session, placement)?;
 
     let mut view = View::new(flow.placement, &chain, job.quiet);
     view.begin(&processes(&mut session, &flow, &chain)?);
@@ -162,41 +171,34 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
     let readers = chain.links.iter().map(|link| Ok((link.meter.second()?, link.credits))).collect::<Result<Vec<_>>>();
     let readers = match readers {
         Ok(readers) => readers,
-        // Without descriptors for them, only a page that was asked for is missed.
-        Err(error) if job.records => return Err(error),
+        // Without descriptors for them, what was asked for is missed.
+        Err(error) if job.records || metrics.are_wanted() => return Err(error),
         Err(_) => Vec::new(),
     };
     let columns = job.records.then(|| meters::columns(readers.len()));
-    let work = || watch(&mut session, &flow, &mut chain, &mut view, job.patience);
-    let work = || offering::during("dpipe stream", || meters::samples(&readers), work);
-    let (streamed, recording) = record(columns, || meters::values(&readers), work);
-    let ended_ns = now_ns();
-    view.end();
-    streamed.map_err(|e| written.explain(e))?;
-
-    let first = chain.links[0].meter.read();
-    let edges = chain.links.iter().map(|link| {
-        let ((from, to), Sample { blocks, bytes, .. }) = (chain.names(link), link.meter.read());
-        Edge { from, to, blocks, bytes, credits: link.credits, behind: link.from }
-    });
-    let wires = flow.wiring().wires.iter().map(|wire| {
-        let end = |stop: Stop| match stop {
-            Stop::Device(node) => ChannelEnd::Device(node),
-            // A stream has no links to other machines.
-            Stop::Hub | Stop::Application | Stop::Elsewhere(_) => ChannelEnd::Relay,
-        };
-        ChannelWire { from: end(wire.from), to: end(wire.to) }
-    });
-    let wires = wires.collect();
-    let (edges, channels, chosen) = (edges.collect(), flow.wiring().wires.len(), flow.placement);
-    let choice = flow.choice.take();
-    flow.end(&mut session)?;
-    // Waits for the controller, and so for what the devices used.
-    drop(session);
-    let cpu_seconds = family_cpu_seconds() - cpu;
-
-    let told = generator.map(Generator::sent).transpose()?;
-    let Ended { sent, due, due_from, on_disk, verified } = end(job, written, &chain, told)?;
+    let chosen = flow.placement;
+    let samples = || meters::samples(&readers, chosen);
+    let began_ns = now_ns();
+    // All of it is watched: reading the file again may take longer than the stream.
+    let work = || -> Result<(Streamed, Ended)> {
+        let streamed = watch(&mut session, &flow, &mut chain, &mut view, job.patience);
+        let ended_ns = now_ns();
+        view.end();
+        if streamed.is_err() && signals::arrived() {
+            session.set_end_patience(INTERRUPTED_END);
+        }
+        streamed.map_err(|e| written.explain(e))?;
+        let streamed = Streamed::of(&chain, flow, session, (ended_ns, cpu))?;
+        let told = generator.map(Generator::sent).transpose()?;
+        let ended = end(job, written, &chain, told)?;
+        Ok((streamed, ended))
+    };
+    let work = || offering::during("dpipe stream", samples, work);
+    let work = || metrics.during(|| [earlier, &samples()].concat(), work);
+    let (done, recording) = record(columns, || meters::values(&readers), work);
+    let (Streamed { first, edges, wires, channels, choice, ended_ns, cpu_seconds }, ended) = done?;
+    let Ended { sent, due, due_from, on_disk, verified } = ended;
+    let samples = samples();
     let seconds = ended_ns.saturating_sub(first.since_ns) as f64 / 1e9;
     let bytes_per_second = crate::arguments::units::bytes_per_second(sent.bytes, seconds);
     let placement = chosen;
@@ -215,8 +217,48 @@ pub(in crate::commands::stream) fn run(job: &Job, placement: Placement) -> Resul
         due_from,
         on_disk,
         verified,
+        read_back_at: ended_ns.saturating_sub(began_ns) as f64 / 1e9,
         recording,
+        samples,
     })
+}
+
+/// What is known of a stream when its devices have ended.
+struct Streamed {
+    first: Sample,
+    edges: Vec<Edge>,
+    wires: Vec<ChannelWire>,
+    channels: usize,
+    choice: Option<Choice>,
+    ended_ns: u64,
+    cpu_seconds: f64,
+}
+
+impl Streamed {
+    /// Ends the session, whose processes had used so much of the processor before it began.
+    fn of(chain: &Chain, mut flow: Flow, mut session: Session, (ended_ns, cpu): (u64, f64)) -> Result<Streamed> {
+        let first = chain.links[0].meter.read();
+        let edges = chain.links.iter().map(|link| {
+            let ((from, to), Sample { blocks, bytes, .. }) = (chain.names(link), link.meter.read());
+            Edge { from, to, blocks, bytes, credits: link.credits, behind: link.from }
+        });
+        let edges = edges.collect();
+        let wires = flow.wiring().wires.iter().map(|wire| {
+            let end = |stop: Stop| match stop {
+                Stop::Device(node) => ChannelEnd::Device(node),
+                // A stream has no links to other machines.
+                Stop::Hub | Stop::Application | Stop::Elsewhere(_) => ChannelEnd::Relay,
+            };
+            ChannelWire { from: end(wire.from), to: end(wire.to) }
+        });
+        let (wires, channels) = (wires.collect(), flow.wiring().wires.len());
+        let choice = flow.choice.take();
+        flow.end(&mut session)?;
+        // Waits for the controller, and so for what the devices used.
+        drop(session);
+        let cpu_seconds = family_cpu_seconds() - cpu;
+        Ok(Streamed { first, edges, wires, channels, choice, ended_ns, cpu_seconds })
+    }
 }
 
 /// What was found at the end.
@@ -241,7 +283,7 @@ fn end(job: &Job, written: Written, chain: &Chain, told: Option<Sum>) -> Result<
         (None, Some(_)) if keeps_bytes => (told.unwrap_or(arrived), sum_of(behind, "the program's device")?, "program"),
         (None, _) => (told.unwrap_or(arrived), sunk, "sink"),
     };
-    let mut on_disk = if job.verifies { written.read_back()? } else { None };
+    let mut on_disk = if job.verifies { written.read_back(job.quiet)? } else { None };
     let is_due = |on_disk: Option<Sum>| on_disk.is_none_or(|sum| sum == due);
     let agrees_with_origin = job.due.is_none_or(|(replayed, _)| replayed == sent);
     let mut agrees = agrees_with_origin && arrived == sent && sunk == due && is_due(on_disk);
@@ -249,7 +291,7 @@ fn end(job: &Job, written: Written, chain: &Chain, told: Option<Sum>) -> Result<
         // Where the bytes were copied into the file that was there, what counts is what it has.
         let path = draft.path().to_path_buf();
         if agrees && files::publish(*draft, sunk.bytes)? && job.verifies {
-            on_disk = Some(read_back(&Ssd::open(path)?)?);
+            on_disk = Some(read_back(&Ssd::open(path)?, job.quiet)?);
             agrees = is_due(on_disk);
         }
     }
@@ -279,23 +321,19 @@ fn sum_of(device: Option<&Device>, name: &str) -> Result<Sum> {
     sum.ok_or_else(|| Error::new(ErrorKind::Corrupt, "stream", format!("{name} reported no checksum")))
 }
 
-/// What the file has, from the device where the kernel lets its pages go.
-fn read_back(file: &Ssd) -> Result<Sum> {
-    let fd = file.file().cached_fd();
-    // A hint: what stays in the page cache is read from there.
-    let _ = fadvise(fd, 0, None, Advice::DontNeed);
-    let mut sum = Summing::default();
-    let (mut buffer, mut at) = (vec![0; 1 << 20], 0);
-    loop {
-        signals::check("verify")?;
-        match rustix::io::pread(fd.as_fd(), &mut buffer[..], at) {
-            Ok(0) => return Ok(sum.sum()),
-            Ok(n) => {
-                sum.add(&buffer[..n]);
-                at += n as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(Error::os("read back", e.raw_os_error(), "the target").with_offset(at)),
-        }
-    }
+/// What the file has, from the device where its file system can be read past the page cache.
+fn read_back(file: &Ssd, quiet: bool) -> Result<Sum> {
+    // A hint, for where it cannot: what stays in the page cache is read from there.
+    let _ = fadvise(file.file().cached_fd(), 0, None, Advice::DontNeed);
+    let (mut sum, len, done) = (Summing::default(), file.len()?, AtomicU64::new(0));
+    let state = || State { phase: "reading the file again", done: done.load(Relaxed), total: len, later: 0 };
+    progress::during(!quiet && progress::wanted(), state, || {
+        Window::over(&datapipes::discover(), &direct(file)?, len)?.read(0..len, |bytes| {
+            signals::check("verify")?;
+            sum.add(bytes);
+            done.fetch_add(bytes.len() as u64, Relaxed);
+            Ok(ControlFlow::Continue(()))
+        })
+    })?;
+    Ok(sum.sum())
 }

@@ -6,6 +6,7 @@ use super::one::Run;
 use crate::arguments::units;
 use crate::commands::stream::job::{Job, Target};
 use crate::commands::stream::steps::chain::Work;
+use crate::outcome::{harmless, shown_path};
 
 pub(in crate::commands::stream) fn run(job: &Job, run: &Run) -> String {
     let mut text = String::new();
@@ -22,7 +23,8 @@ pub(in crate::commands::stream) fn run(job: &Job, run: &Run) -> String {
         run.cpu_seconds
     );
     for edge in &run.edges {
-        text += &format!("  {} -> {}: {} blocks, {}\n", edge.from, edge.to, edge.blocks, units::bytes(edge.bytes));
+        let between = harmless(&format!("{} -> {}", edge.from, edge.to), usize::MAX);
+        text += &format!("  {between}: {} blocks, {}\n", edge.blocks, units::bytes(edge.bytes));
     }
     let crc = |crc32: u32| format!("CRC-32 {crc32:08x}");
     text += &format!("  sent {}, {}; ", units::bytes(run.sent.bytes), crc(run.sent.crc32));
@@ -61,7 +63,7 @@ pub(in crate::commands::stream) fn run(job: &Job, run: &Run) -> String {
             run.due.bytes,
             crc(run.due.crc32),
             match to {
-                Target::File(path) => format!(", {} was not written", path.display()),
+                Target::File(path) => format!(", {} was not written", shown_path(path)),
                 Target::Output => ", and it was written".into(),
             }
         ),

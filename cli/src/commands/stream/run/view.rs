@@ -7,8 +7,8 @@ use datapipes_fabric::placement::Placement;
 use crate::commands::stream::steps::chain::{Chain, Link};
 use crate::commands::stream::steps::device_progress::Sample;
 use crate::commands::stream::steps::program::Program;
-use crate::outcome::note;
-use crate::{arguments::units, progress};
+use crate::outcome::{draw, harmless, note};
+use crate::{arguments::units, columns, progress};
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 const SAY_EVERY: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ impl View {
     pub(in crate::commands::stream) fn new(placement: Placement, chain: &Chain, quiet: bool) -> View {
         let name = |link: &Link| {
             let (from, to) = chain.names(link);
-            (format!("{from} -> {to}"), link.credits)
+            (harmless(&format!("{from} -> {to}"), usize::MAX), link.credits)
         };
         View { quiet, ..View::of(placement, chain.links.iter().map(name).collect()) }
     }
@@ -40,7 +40,7 @@ impl View {
 
     pub(in crate::commands::stream) fn begin(&self, processes: &str) {
         if !self.quiet {
-            note(&format!("{}: {processes}\n", self.placement.name()));
+            note(&format!("{}: {}\n", self.placement.name(), harmless(processes, usize::MAX)));
         }
     }
 
@@ -64,10 +64,9 @@ impl View {
         if self.on_terminal {
             let up = if self.drawn { format!("\x1b[{}A", lines.len()) } else { String::new() };
             // A line that wraps would take more lines than are drawn over the next time.
-            let columns = progress::width();
-            let redrawn: String =
-                lines.iter().map(|line| format!("\r\x1b[K{}\n", progress::cut(line, columns))).collect();
-            note(&(up + &redrawn));
+            let wide = progress::width();
+            let redrawn: String = lines.iter().map(|line| format!("\r\x1b[K{}\n", columns::cut(line, wide))).collect();
+            draw(&(up + &redrawn));
         } else {
             note(&format!("{}: {}\n", self.placement.name(), lines.join("; ")));
         }
@@ -78,21 +77,27 @@ impl View {
     /// Takes the lines off the terminal again: the result says more.
     pub(in crate::commands::stream) fn end(&mut self) {
         if self.on_terminal && self.drawn {
-            note(&format!("\x1b[{}A\x1b[J", self.edges.len()));
+            draw(&format!("\x1b[{}A\x1b[J", self.edges.len()));
         }
         self.drawn = false;
     }
 
     fn lines(&self, now: &[Sample], since: Duration) -> Vec<String> {
-        let wide = self.edges.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let wide = self.edges.iter().map(|(name, _)| columns::count(name)).max().unwrap_or(0);
         let wide = if self.on_terminal { wide } else { 0 };
+        // The devices have sent everything, and the sink has not answered for the last of it.
+        let is_at_end = now.iter().all(|sample| sample.is_ending);
         let line = |(at, (name, credits)): (usize, &(String, u32))| {
             let (sample, before) = (now[at], self.shown.1.get(at).copied().unwrap_or_default());
             let rate = units::rate(sample.bytes.saturating_sub(before.bytes), since.as_secs_f64());
             let used = sample.under_way.min((*credits).into());
             let bar = if self.on_terminal { bar(used, *credits) } else { String::new() };
             let (blocks, bytes) = (sample.blocks, units::bytes(sample.bytes));
-            format!("{name:<wide$}  {blocks:>7} blocks  {bytes:>8}  {rate:>10}  credits {bar}{used}/{credits}")
+            let name = columns::left(name, wide);
+            if is_at_end && at + 1 == self.edges.len() {
+                return format!("{name}  {blocks:>7} blocks  {bytes:>8}  the sink has the last of it to do");
+            }
+            format!("{name}  {blocks:>7} blocks  {bytes:>8}  {rate:>10}  credits {bar}{used}/{credits}")
         };
         self.edges.iter().enumerate().map(line).collect()
     }
@@ -116,8 +121,12 @@ mod tests {
         let sample = Sample { blocks: 3, bytes: 3_000_000, under_way: 2, ..Sample::default() };
         view.on_terminal = true;
         let lines = view.lines(&[sample, Sample::default()], Duration::from_millis(100));
-        assert_eq!(lines[0], "source -> crc32        3 blocks   3.00 MB  0.030 GB/s  credits [##..] 2/4");
+        assert_eq!(lines[0], "source -> crc32        3 blocks   3.00 MB   30.0 MB/s  credits [##..] 2/4");
         assert!(lines[1].starts_with("crc32 -> sink  ") && lines[1].ends_with("[..........] 0/16"), "{lines:?}");
         assert_eq!(bar(1, 256), "[#.........] ");
+        let last = Sample { blocks: 3, bytes: 3_000_000, is_ending: true, ..Sample::default() };
+        let lines = view.lines(&[last, Sample { under_way: 1, ..last }], Duration::from_millis(100));
+        assert!(lines[0].contains("credits"), "{lines:?}");
+        assert!(lines[1].ends_with("3.00 MB  the sink has the last of it to do"), "{lines:?}");
     }
 }

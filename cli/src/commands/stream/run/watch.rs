@@ -16,6 +16,8 @@ use crate::system::signals;
 
 /// How often the command looks at the devices.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Looks that are so much too late were kept from looking.
+const PAUSE: Duration = Duration::from_millis(200);
 /// How often it looks at programs whose output has ended.
 const END_EVERY: Duration = Duration::from_millis(2);
 /// How long after a first failure others are awaited: the first one told need not be the cause.
@@ -89,19 +91,32 @@ fn note(event: DeviceEvent, flow: &Flow, devices: &mut [Device], failures: &mut 
 /// When blocks moved last.
 struct StallDetector {
     since: Instant,
+    /// When somebody looked last.
+    looked: Instant,
     samples: Vec<Sample>,
 }
 
 impl StallDetector {
     fn new(chain: &Chain) -> StallDetector {
-        StallDetector { since: Instant::now(), samples: samples(chain) }
+        StallDetector { since: Instant::now(), looked: Instant::now(), samples: samples(chain) }
+    }
+
+    /// Time in which nobody looked was not waited for: the job was stopped.
+    fn leave_out_pauses(&mut self) {
+        let unseen = self.looked.elapsed().saturating_sub(LOOK_EVERY);
+        self.looked = Instant::now();
+        if unseen >= PAUSE {
+            self.since += unseen;
+        }
     }
 
     fn check(&mut self, chain: &Chain, patience: WaitTimeout) -> Result<()> {
         let now = samples(chain);
         if now != self.samples {
-            *self = StallDetector { since: Instant::now(), samples: now };
+            self.since = Instant::now();
+            self.samples = now;
         }
+        self.leave_out_pauses();
         let stands = |(link, sample): (_, &Sample)| {
             let (from, to) = chain.names(link);
             format!("{from} -> {to}: {} blocks, {} of {} credits in use", sample.blocks, sample.under_way, link.credits)

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_fabric::channel::{BlockOutcome, Head, Reply};
@@ -16,6 +17,8 @@ use super::device_progress::ProgressWriter;
 
 /// A device with a meter: its arguments are the role, and the last descriptor given is the meter's.
 const METERED: &str = "stream-metered";
+/// The same, with the times of its blocks.
+const TIMED: &str = "stream-timed";
 /// A device that compresses or decompresses: its arguments are the codec.
 const RECODE: &str = "stream-recode";
 
@@ -25,18 +28,22 @@ fn wrong(what: String) -> Error {
 
 /// The functions that a device process of this program can run.
 pub(crate) fn functions() -> Functions {
-    Functions::default().with_body(RECODE, |codec, _| Ok(Box::new(Recode(codec.parse()?)))).with_body(
-        METERED,
-        |role, mut given| {
-            let meter = given.pop().ok_or_else(|| wrong("a meter was not given".into()))?;
-            Ok(metered(body(role.parse()?, given, &functions())?, Box::new(ProgressWriter::new(meter))))
-        },
-    )
+    let functions = Functions::default().with_body(RECODE, |codec, _| Ok(Box::new(Recode(codec.parse()?))));
+    [(METERED, false), (TIMED, true)].into_iter().fold(functions, |functions, (name, measures)| {
+        functions.with_body(name, move |role, given| with_progress(role, given, measures))
+    })
 }
 
-/// The role, with a meter.
-pub(in crate::commands::stream) fn with_meter(role: &DeviceRole) -> Result<DeviceRole> {
-    Ok(DeviceRole::Custom { name: METERED.into(), arguments: DeviceArguments::of(role)? })
+fn with_progress(role: &DeviceArguments, mut given: Vec<OwnedFd>, measures: bool) -> Result<Box<dyn Body>> {
+    let meter = given.pop().ok_or_else(|| wrong("a meter was not given".into()))?;
+    let body = body(role.parse()?, given, &functions())?;
+    Ok(metered(body, Box::new(ProgressWriter::new(meter, measures))))
+}
+
+/// The role, with a meter that measures times of blocks or does not.
+pub(in crate::commands::stream) fn with_meter(role: &DeviceRole, measures: bool) -> Result<DeviceRole> {
+    let name = if measures { TIMED } else { METERED };
+    Ok(DeviceRole::Custom { name: name.into(), arguments: DeviceArguments::of(role)? })
 }
 
 /// The role of a codec.

@@ -115,6 +115,8 @@ pub(in crate::commands::stream) struct Chain {
     /// The device that sends what the steps behind the last program get: the source, where there is
     /// no program.
     pub(in crate::commands::stream) last_source: usize,
+    /// Whether devices measure how long their blocks are on their way.
+    measures: bool,
 }
 
 /// The steps of a stream and the channels between them.
@@ -123,6 +125,7 @@ pub(in crate::commands::stream) struct ChannelPlan<'a> {
     /// One for each channel: into each transform, and into the sink.
     pub(in crate::commands::stream) shapes: &'a [ChannelShape],
     pub(in crate::commands::stream) trust: TrustLevel,
+    pub(in crate::commands::stream) measures: bool,
 }
 
 /// The two ends of a stream.
@@ -135,7 +138,8 @@ impl Chain {
     /// Starts the programs, and adds the devices to a graph.
     pub(in crate::commands::stream) fn build(plan: &ChannelPlan<'_>, ends: Ends) -> Result<(Chain, DeviceGraph)> {
         let mut graph = DeviceGraph::new(plan.shapes[0], plan.trust.trust());
-        let mut chain = Chain { devices: Vec::new(), links: Vec::new(), programs: Vec::new(), last_source: 0 };
+        let (devices, links, programs) = (Vec::new(), Vec::new(), Vec::new());
+        let mut chain = Chain { devices, links, programs, last_source: 0, measures: plan.measures };
         let (from, place) = ends.from;
         chain.sends(&mut graph, "source", &DeviceRole::Source { place, sum: true }, Some(from))?;
         for (at, step) in plan.steps.iter().enumerate() {
@@ -178,10 +182,10 @@ impl Chain {
 
     /// A device with a meter, and the beginning of its channel.
     fn sends(&mut self, graph: &mut DeviceGraph, name: &str, role: &DeviceRole, given: Option<OwnedFd>) -> Result<()> {
-        let meter = ProgressReader::new()?;
+        let meter = ProgressReader::new(self.measures)?;
         let given = given.into_iter().chain([meter.for_device()?]).collect();
         self.links.push(Link { from: self.devices.len(), credits: 0, meter });
-        self.add(graph, name, with_meter(role)?, given);
+        self.add(graph, name, with_meter(role, self.measures)?, given);
         Ok(())
     }
 

@@ -5,6 +5,8 @@
 //! but the layouts of descriptors and records, which `layout.rs` checks against literals.
 #![allow(dead_code, unsafe_code)] // Each test program uses a part.
 
+mod analytics;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -16,8 +18,9 @@ use datapipes_core::topology::Topology;
 use datapipes_core::{Dram, Machine};
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_dma::{
-    CompletionCode, CompletionRecord, CompletionSlot, Descriptor, DescriptorBytes, DsaBackend, EngineOperation,
-    MalformedDescriptor, Portal, QueueDiscovery, QueueMode, Submission, WorkQueueFacts,
+    AnalyticsQueue, AnalyticsRecord, CompletionCode, CompletionRecord, CompletionSlot, Descriptor, DescriptorBytes,
+    DsaBackend, EngineOperation, MalformedDescriptor, Portal, QueueDiscovery, QueueMode, Submission, WorkQueue,
+    WorkQueueFacts,
 };
 
 /// What the device does with a descriptor.
@@ -164,6 +167,11 @@ impl SoftwareDevice {
         DsaBackend::with(found, move |_| Ok(Box::new(device.portal()) as Box<dyn Portal>))
     }
 
+    /// A queue of this device as that of an analytics accelerator.
+    pub(crate) fn analytics(&self) -> AnalyticsQueue {
+        AnalyticsQueue::over(WorkQueue::new(self.facts(), Box::new(self.portal())))
+    }
+
     /// A machine with a processor and this device.
     pub(crate) fn machine(&self) -> Machine {
         machine_with(self.backend())
@@ -290,7 +298,7 @@ impl Shared {
                 Some((address, record)) => {
                     // The entry is free before anybody can know that it is.
                     state.waiting.pop_front();
-                    answer(address, &record);
+                    record.write(address);
                 }
             }
         }
@@ -298,7 +306,7 @@ impl Shared {
 
     /// Runs a descriptor. Returns the answer and its address, or `None` where the device died of
     /// it.
-    fn carry_out(&self, bytes: &DescriptorBytes, may_batch: bool) -> Option<(u64, CompletionRecord)> {
+    fn carry_out(&self, bytes: &DescriptorBytes, may_batch: bool) -> Option<(u64, Answer)> {
         let descriptor = match Descriptor::decode(bytes) {
             Ok(descriptor) => descriptor,
             Err(why) => {
@@ -307,7 +315,7 @@ impl Shared {
                     MalformedDescriptor::Reserved => CompletionCode::RESERVED_FIELD,
                 };
                 let address = u64::from_le_bytes(std::array::from_fn(|i| bytes.0[8 + i]));
-                return Some((address, CompletionRecord::new(status, 0)));
+                return Some((address, Answer::Copy(CompletionRecord::new(status, 0))));
             }
         };
         assert_eq!(descriptor.completion % 32, 0, "a completion record that is not aligned");
@@ -321,7 +329,10 @@ impl Shared {
         let record = match behaviour {
             Behaviour::Die => return None,
             Behaviour::Fail(status) => CompletionRecord::new(status, 0),
-            Behaviour::Run => self.execute(&descriptor, may_batch)?,
+            Behaviour::Run => match analytics::execute(&descriptor) {
+                Some(record) => return Some((descriptor.completion, Answer::Analytics(record))),
+                None => self.execute(&descriptor, may_batch)?,
+            },
             Behaviour::PageFault { done, backward } => faulted(&descriptor, done, backward),
             Behaviour::ListFault { done } => {
                 let EngineOperation::Batch { list, .. } = descriptor.operation else { panic!("not a batch") };
@@ -329,13 +340,13 @@ impl Shared {
                 CompletionRecord::new(CompletionCode::BATCH_PAGE_FAULT, done)
             }
         };
-        Some((descriptor.completion, record))
+        Some((descriptor.completion, Answer::Copy(record)))
     }
 
     fn carry_out_members(&self, list: u64, count: u32) -> Option<()> {
         (0..count).try_for_each(|i| {
             let (address, record) = self.carry_out(&member(list, i), false)?;
-            answer(address, &record);
+            record.write(address);
             Some(())
         })
     }
@@ -399,6 +410,9 @@ impl Shared {
                 Some(record)
             }
             EngineOperation::CacheFlush { .. } => wrong(CompletionCode::SUCCESS),
+            EngineOperation::Decompress { .. } | EngineOperation::Compress { .. } | EngineOperation::Crc64 { .. } => {
+                unreachable!("they were carried out before")
+            }
         }
     }
 }
@@ -465,8 +479,19 @@ fn slot(address: u64) -> &'static CompletionSlot {
     unsafe { &*pointer(address).cast::<CompletionSlot>() }
 }
 
-fn answer(address: u64, record: &CompletionRecord) {
-    slot(address).write(record);
+/// What the device writes for a descriptor.
+enum Answer {
+    Copy(CompletionRecord),
+    Analytics(AnalyticsRecord),
+}
+
+impl Answer {
+    fn write(&self, address: u64) {
+        match self {
+            Answer::Copy(record) => slot(address).write(record),
+            Answer::Analytics(record) => record.write_to(slot(address)),
+        }
+    }
 }
 
 /// Bytes that are nowhere alike.

@@ -617,6 +617,16 @@ impl ExtentReader for FileExtentReader {
         format!("extents-of-files: {how}{others}")
     }
 
+    fn rejected(&self) -> Vec<(&'static str, String)> {
+        match (&self.ring, &self.may_ring, &self.refused) {
+            (_, Err(why), _) | (None, _, Some((_, why))) => vec![("several extents by io_uring", why.clone())],
+            _ => {
+                let why = "each would wait for the one before it";
+                vec![("several extents one by one, by pread", why.to_owned())]
+            }
+        }
+    }
+
     fn counters(&self) -> Counters {
         self.counters.clone().transfers(self.counters.requests)
     }

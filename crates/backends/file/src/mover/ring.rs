@@ -11,6 +11,11 @@
 //! `reaper` takes results, so no other thread can take the one that it waits for. DEFER_TASKRUN and
 //! SINGLE_ISSUER are not used, because several threads use one ring. No thread polls.
 //!
+//! A program may close the ring's descriptor (daemons close all that they find). The ring itself
+//! stays, because its queues are mapped: the kernel answers what it has taken, and those answers
+//! are looked for. What it has not taken fails. So leases end also then, and never while the kernel
+//! may write. That the number may name another ring by then is not found out.
+//!
 //! Unsafe code: entries that refer to memory which jobs lease. A job, its leases and its bounce
 //! buffers stay in `state` until the kernel has answered all of its requests, and the drop of the
 //! ring waits for that.
@@ -63,6 +68,12 @@ struct State {
     watchdog: Watchdog,
     /// For an urgent mover, its time with urgent requests, and which requests in flight are urgent.
     duty: Option<(PriorityBudget, Vec<bool>)>,
+    /// How many entries were put into the queue.
+    pushed: u64,
+    /// For each request in flight, how many entries were put there before its own.
+    place: Vec<u64>,
+    /// The error by which it was found out that the ring's descriptor is gone.
+    gone: Option<i32>,
 }
 
 /// The engine with a ring, whose entries are wide where requests are commands to a device. The
@@ -117,6 +128,9 @@ impl<E: RingEntry> Ring<E> {
             next_bell: 0,
             watchdog: Watchdog::new(depth),
             duty: (site.queue.io_priority != 0).then(|| (PriorityBudget::new(Instant::now()), vec![false; depth])),
+            pushed: 0,
+            place: vec![0; depth],
+            gone: None,
         };
         Ok(Ring { ring, site, fixed_files, state: Mutex::new(state), reaper: Mutex::new(()), calls })
     }
@@ -181,9 +195,17 @@ impl<E: RingEntry> Ring<E> {
     /// Puts as many requests into the ring as the depth allows. Returns how many the kernel has not
     /// seen yet.
     fn push_requests(&self, state: &mut State) -> u32 {
+        if let Some(errno) = state.gone {
+            while let Some(piece) = state.jobs.next_request() {
+                state.jobs.finish_request(piece, -errno);
+            }
+            return 0;
+        }
         // SAFETY: the submission queue is touched only under the lock of `state`, which the caller
         // holds.
         let mut entries = unsafe { self.ring.submission_shared() };
+        // The kernel takes entries only in calls that are made under this lock.
+        let taken = state.pushed - entries.len() as u64;
         while let Some(index) = state.free.pop() {
             let Some(mut piece) = state.jobs.next_request() else {
                 state.free.push(index);
@@ -209,6 +231,7 @@ impl<E: RingEntry> Ring<E> {
                 true => (lost().into(), squeue::Flags::empty()),
             };
             let entry = entry.numbered(index as u64);
+            state.place[index] = taken + entries.len() as u64;
             let pushed = match piece.notifier.clone() {
                 Some(notifier) => {
                     let first = entry.flagged(flags | squeue::Flags::IO_HARDLINK);
@@ -252,6 +275,7 @@ impl<E: RingEntry> Ring<E> {
                 state.watchdog.armed();
             }
         }
+        state.pushed = taken + entries.len() as u64;
         entries.sync();
         // This is at most the number of entries of the ring.
         entries.len() as u32
@@ -260,8 +284,8 @@ impl<E: RingEntry> Ring<E> {
     /// Wakes the threads that wait for the ring, if a job ended without a request (it was empty, or
     /// refused before a request was made). Such a job has no answer that would wake them, so an
     /// entry that does nothing makes one. Returns how many entries the kernel has not seen now.
-    fn push_wakeup(&self, state: &State, unseen: u32) -> u32 {
-        if state.jobs.done.is_empty() {
+    fn push_wakeup(&self, state: &mut State, unseen: u32) -> u32 {
+        if state.jobs.done.is_empty() || state.gone.is_some() {
             return unseen;
         }
         // SAFETY: as in `push_requests`, the caller holds the lock of `state`.
@@ -269,7 +293,9 @@ impl<E: RingEntry> Ring<E> {
         let nothing = opcode::Nop::new().build().user_data(NOTICE);
         // SAFETY: the entry refers to no memory. Where there is no room for it, others are on their
         // way, whose answers suffice.
-        let _ = unsafe { entries.push(&nothing.into()) };
+        if unsafe { entries.push(&nothing.into()) }.is_ok() {
+            state.pushed += 1;
+        }
         entries.sync();
         entries.len() as u32
     }
@@ -334,13 +360,43 @@ impl<E: RingEntry> Ring<E> {
     /// another thread's entries, a request could be submitted without its linked notifier, which
     /// would then ring too early. Returns false where the kernel did not take all of them, for want
     /// of memory.
-    fn submit_entries(&self, _state: &mut State, unseen: u32) -> Result<bool> {
+    fn submit_entries(&self, state: &mut State, unseen: u32) -> Result<bool> {
         if unseen == 0 {
             return Ok(true);
         }
-        let taken = self.enter(unseen, 0)?;
+        let taken = match self.enter(unseen, 0) {
+            Err(error) if is_gone(&error) => {
+                self.fail_untaken(state, &error);
+                return Ok(true);
+            }
+            outcome => outcome?,
+        };
         iowq_keepalive::hold_workers(&self.calls);
         Ok(taken == unseen)
+    }
+
+    /// The ring cannot be entered any more: requests that the kernel has not taken fail. The others
+    /// are answered, for the ring goes on as long as it is mapped.
+    fn fail_untaken(&self, state: &mut State, error: &Error) {
+        let errno = error.errno().unwrap_or(libc::EBADF);
+        state.gone = Some(errno);
+        // SAFETY: as in `push_requests`, the caller holds the lock of `state`.
+        let untaken = unsafe { self.ring.submission_shared() }.len() as u64;
+        let taken = state.pushed - untaken;
+        for index in 0..state.flights.len() {
+            if state.place[index] < taken {
+                continue;
+            }
+            let Some(piece) = state.flights[index].take() else { continue };
+            state.free.push(index);
+            state.watchdog.answered(index);
+            if let Some(notifier) = &piece.notifier {
+                let before = state.notifiers.len();
+                state.notifiers.retain(|_, other| !Arc::ptr_eq(other, notifier));
+                (state.notifiers.len()..before).for_each(|_| notifier.uncount());
+            }
+            state.jobs.finish_request(piece, -errno);
+        }
     }
 
     /// Appends the jobs that are done. If `least` is not 0, it sleeps until there is one, and until
@@ -359,6 +415,11 @@ impl<E: RingEntry> Ring<E> {
             let unseen = self.push_requests(&mut state);
             done.append(&mut state.jobs.done);
             let all_seen = self.submit_entries(&mut state, unseen)?;
+            if state.gone.is_some() {
+                // Those that never came to the kernel are done as well.
+                self.push_requests(&mut state);
+                done.append(&mut state.jobs.done);
+            }
             if !wait || done.len() > before || state.jobs.is_idle() {
                 return Ok(());
             }
@@ -368,12 +429,17 @@ impl<E: RingEntry> Ring<E> {
             }
             // It waits for no more answers than there are requests.
             let answers = (least as u64).min(state.jobs.outstanding()) as u32;
+            let may_enter = all_seen && state.gone.is_none();
             drop(state);
-            if all_seen {
-                self.enter(0, answers)?;
-            } else {
-                // Perhaps no request is at the kernel. Answers that are due make room.
+            if !may_enter {
+                // Perhaps no request is at the kernel, and answers that are due make room; or
+                // nobody can wait in the kernel for them.
                 std::thread::sleep(PAUSE);
+                continue;
+            }
+            match self.enter(0, answers) {
+                Err(error) if is_gone(&error) => self.fail_untaken(&mut self.lock(), &error),
+                outcome => drop(outcome?),
             }
         }
     }
@@ -394,6 +460,12 @@ impl<E: RingEntry> Ring<E> {
             Err(errno) => Err(Error::os("enter the ring of", errno, self.site.file.path().display().to_string())),
         }
     }
+}
+
+/// Whether an error of `io_uring_enter` says that the descriptor is closed, or is no ring's any
+/// more.
+fn is_gone(error: &Error) -> bool {
+    matches!(error.errno(), Some(libc::EBADF | libc::EOPNOTSUPP))
 }
 
 /// Puts two linked entries into the queue: the first, and behind it the byte of a notifier.
@@ -427,7 +499,7 @@ impl<E: RingEntry> QueuedMover for Ring<E> {
         let mut state = self.lock();
         state.jobs.admit(job)?;
         let unseen = self.push_requests(&mut state);
-        let unseen = self.push_wakeup(&state, unseen);
+        let unseen = self.push_wakeup(&mut state, unseen);
         // The job is accepted. `complete` meets an error of the ring again and reports it.
         let _ = self.submit_entries(&mut state, unseen);
         Ok(())
@@ -448,7 +520,7 @@ impl<E: RingEntry> QueuedMover for Ring<E> {
             }
         }
         let unseen = self.push_requests(&mut state);
-        let unseen = self.push_wakeup(&state, unseen);
+        let unseen = self.push_wakeup(&mut state, unseen);
         // The result is ignored as in `submit`.
         let _ = self.submit_entries(&mut state, unseen);
         outcome

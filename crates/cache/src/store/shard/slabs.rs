@@ -7,15 +7,16 @@ use crate::store::header::{Header, State};
 use crate::store::index::{Index, Key};
 use crate::store::memory::{NONE, Slots};
 use crate::store::policy::{NextVictims, Policy};
-use crate::store::reassign::Reassignment;
+use crate::store::reassign::{Reassignment, Rebalanced};
 
 impl<P: Policy> Shard<P> {
-    /// Moves at most a few slabs, and returns how many. `unlocked` has, for each class, the hits
+    /// Moves at most a few slabs. `unlocked` has, for each class, the hits
     /// and misses that did not take the lock.
-    pub(crate) fn rebalance(&mut self, how: Reassignment, unlocked: &[[u64; 2]; CLASSES]) -> u64 {
+    pub(crate) fn rebalance(&mut self, how: Reassignment, unlocked: &[[u64; 2]; CLASSES]) -> Rebalanced {
         let mut lately = self.lately(unlocked);
+        let evicted = lately.iter().map(|class| class.evicted).sum();
         if how == Reassignment::Never || self.has_free_slabs() {
-            return 0;
+            return Rebalanced { moved: 0, evicted };
         }
         let mut moved = 0;
         for _ in 0..self.slabs() / 32 + 1 {
@@ -28,7 +29,7 @@ impl<P: Policy> Shard<P> {
                 _ => break,
             }
         }
-        moved
+        Rebalanced { moved, evicted }
     }
 
     /// Puts an empty slot on its class's free list, unless its slab is pinned.

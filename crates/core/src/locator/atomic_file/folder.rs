@@ -7,6 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
+use crate::error::Error;
+
 /// The number of links that the kernel follows before it gives up (`ELOOP`).
 const MAX_LINKS: usize = 40;
 
@@ -84,18 +86,35 @@ pub fn parent_dir(path: &Path) -> PathBuf {
 }
 
 /// Where a path ends.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathEnd {
     /// A file has this name in a folder, or would have it. All links were followed, even those that
     /// lead to nothing.
-    Name { folder: PathBuf, name: OsString },
+    Name {
+        /// The folder.
+        folder: PathBuf,
+        /// The name in it.
+        name: OsString,
+    },
     /// The path leads to an open file through `/proc`, as `/dev/stdout` and `/dev/fd/3` do. The
     /// file may have no name.
-    Descriptor,
+    Descriptor {
+        /// The last name: the number of the descriptor in its process, or `exe`, `cwd`, `root`.
+        name: OsString,
+    },
+}
+
+/// Follows a path to its end.
+///
+/// # Errors
+/// As of `open(2)` with `O_CREAT`: `NotFound` for an empty path or a missing directory, `System`
+/// with `EISDIR` for a path that ends in a slash and with `ELOOP` for links in a circle.
+pub fn path_end(path: &Path) -> Result<PathEnd, Error> {
+    end_of(path).map_err(|e| Error::os("open", e.raw_os_error(), path.display().to_string()))
 }
 
 /// Follows a path as `open(2)` with `O_CREAT` does.
-pub(super) fn end_of(path: &Path) -> Result<End, Errno> {
+pub(super) fn end_of(path: &Path) -> Result<PathEnd, Errno> {
     let mut path = path.to_path_buf();
     for _ in 0..=MAX_LINKS {
         let name = last_name(&path)?.to_os_string();
@@ -103,12 +122,12 @@ pub(super) fn end_of(path: &Path) -> Result<End, Errno> {
         match rustix::fs::lstat(&path) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
                 if is_proc(&folder) {
-                    return Ok(End::Descriptor);
+                    return Ok(PathEnd::Descriptor { name });
                 }
                 let leads_to = std::fs::read_link(&path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
                 path = folder.join(leads_to);
             }
-            Ok(_) | Err(Errno::NOENT) => return Ok(End::Name { folder, name }),
+            Ok(_) | Err(Errno::NOENT) => return Ok(PathEnd::Name { folder, name }),
             Err(e) => return Err(e),
         }
     }
@@ -161,13 +180,14 @@ mod tests {
         link("round", "round");
         link("/proc/self/fd/1", "out");
         let end = |name: &str| end_of(&root.join(name));
-        let at = |folder: &str, name: &str| Ok(End::Name { folder: root.join(folder), name: name.into() });
+        let at = |folder: &str, name: &str| Ok(PathEnd::Name { folder: root.join(folder), name: name.into() });
         assert_eq!(end("one"), at("d", "new"));
         assert_eq!(end("d/two"), at("d/../d", "new"));
         assert_eq!(end("none"), at("", "none"));
         assert_eq!(end("round"), Err(Errno::LOOP));
-        assert_eq!(end("out"), Ok(End::Descriptor));
-        assert_eq!(end_of(Path::new("/proc/self/fd/0")), Ok(End::Descriptor));
+        let descriptor = |name: &str| Ok(PathEnd::Descriptor { name: name.into() });
+        assert_eq!(end("out"), descriptor("1"));
+        assert_eq!(end_of(Path::new("/proc/self/fd/0")), descriptor("0"));
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use super::decide::{NameProtection, TargetFacts, TargetKind, Way, decide};
-use super::folder::{End, Folder, end_of};
+use super::folder::{Folder, PathEnd, end_of};
 use super::identity::{LostAttribute, gives_rights, take_over};
 use super::names::{self, Naming, OUTPUT, PRIVATE};
 use crate::error::{Error, Result};
@@ -174,8 +174,8 @@ impl Target {
         let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
         let kind = target_kind(path)?;
         let (place, by_descriptor) = match end_of(path).map_err(fail)? {
-            End::Name { folder, name } => (Some((Folder::open(&folder).map_err(fail)?, name)), false),
-            End::Descriptor => (None, true),
+            PathEnd::Name { folder, name } => (Some((Folder::open(&folder).map_err(fail)?, name)), false),
+            PathEnd::Descriptor { .. } => (None, true),
         };
         let mut facts = TargetFacts {
             kind,

@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use super::extend;
 use super::file_place::{FileAccess, FilePlace};
 use crate::error::{Error, ErrorKind, Result};
+use crate::locator::endpoint::path_words;
+use crate::locator::file::kind::file_kind_words;
 use crate::locator::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::span::MAX_OFFSET;
 use crate::watch::{self, WriteObservers};
@@ -166,7 +168,7 @@ impl Ssd {
         let block_device = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => false,
             FileType::BlockDevice => true,
-            other => return Err(not_a_file(path, &format!("a {other:?}"))),
+            _ => return Err(not_a_file(path, file_kind_words(stat.st_mode))),
         };
         let direct = direct(&cached, flags);
         let mask = StatxFlags::from_bits_retain(STATX_DIOALIGN);
@@ -371,7 +373,7 @@ impl Locator for Ssd {
         let file = &self.0;
         let facts = PlaceFacts {
             kind: "ssd",
-            name: format!("ssd:{}", file.path.display()),
+            name: format!("ssd:{}", path_words(&file.path)),
             reach: Reach::File,
             granularity: if file.access == FileAccess::Cached { 1 } else { u64::from(file.offset_align) },
             alignment: u64::from(file.offset_align.max(4096)),

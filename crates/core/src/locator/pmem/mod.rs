@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 pub use options::PmemOptions;
 
+use super::endpoint::path_words;
 use super::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::error::Result;
 use crate::memory::MemoryRange;
@@ -188,7 +189,7 @@ impl Pmem {
     fn name(&self) -> String {
         let whole = self.range.len() == self.range.region().len();
         let part = if whole { String::new() } else { format!("@{}+{}", self.range.at(), self.range.len()) };
-        format!("pmem:{}{part}{}", self.path.display(), if self.emulated { "?emulated" } else { "" })
+        format!("pmem:{}{part}{}", path_words(&self.path), if self.emulated { "?emulated" } else { "" })
     }
 }
 

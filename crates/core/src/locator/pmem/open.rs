@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::options::PmemOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::file::extend;
+use crate::locator::file::kind::file_kind_words;
 use crate::locator::file::space::{self, Refused};
 use crate::locator::parent_dir;
 use crate::memory::guarded::Flush;
@@ -39,7 +40,10 @@ pub(super) fn map(path: &Path, options: PmemOptions) -> Result<Mapped> {
     let len = match FileType::from_raw_mode(file.stat.st_mode) {
         FileType::RegularFile => file.file_len(options.len)?,
         FileType::CharacterDevice => file.device_len(options)?,
-        other => return Err(file.bad(format!("is a {other:?}, neither a file nor a DAX device"))),
+        _ => {
+            let kind = file_kind_words(file.stat.st_mode);
+            return Err(file.bad(format!("is {kind}, neither a file nor a DAX device")));
+        }
     };
     let sharing = if options.emulated { Sharing::Written } else { Sharing::Synchronous };
     let bytes = usize::try_from(len).ok().filter(|len| *len <= isize::MAX as usize);

@@ -157,7 +157,8 @@ fn together<'a>(
     routes: impl Iterator<Item = &'a Route>,
 ) -> Route {
     let (source, target) = (source.facts.name.clone(), target.facts.name.clone());
-    let mut whole = Route { source, target, hops: Vec::new(), rejected: Vec::new(), thread_share: None };
+    let (hops, rejected) = (Vec::new(), Vec::new());
+    let mut whole = Route { source, target, hops, rejected, thread_share: None, transfer_share: None };
     for (place, route) in routes.enumerate() {
         let mut hops = route.hops.clone();
         let name = staging.name_of(place);

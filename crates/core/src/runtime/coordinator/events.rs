@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 
 /// The name of the event by which others wake it.
 pub(super) const WAKE: u64 = u64::MAX;
+
+/// How often it looks at what there is without events.
+const BLIND: Duration = Duration::from_millis(10);
 
 pub(super) struct Events {
     epoll: OwnedFd,
@@ -49,10 +52,11 @@ impl Events {
         epoll::delete(&self.epoll, fd)
     }
 
-    /// Makes the event [`WAKE`] due.
-    pub(super) fn call(&self) {
-        // It fails only when the counter would overflow, and then it is due.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    /// Makes the event [`WAKE`] due. False where that is impossible, because somebody closed the
+    /// descriptor, as daemons do that close all: who sleeps now sleeps on.
+    pub(super) fn call(&self) -> bool {
+        // It fails also when the counter would overflow, and then it is due.
+        rustix::io::write(&self.wake, &1u64.to_ne_bytes()) != Err(Errno::BADF)
     }
 
     /// The event [`WAKE`] was seen.
@@ -77,8 +81,14 @@ impl Events {
         let mut events = [const { MaybeUninit::uninit() }; 32];
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
-            // EINTR; nothing else can happen to a descriptor of our own.
-            Err(_) => Vec::new(),
+            Err(Errno::INTR) => Vec::new(),
+            // Somebody closed the descriptor. Then there are no events but times and what other
+            // threads say, for which it looks now and then.
+            Err(_) => {
+                let left = until.map_or(BLIND, |at| Duration::from_nanos(at.saturating_sub(self.now())));
+                std::thread::sleep(left.min(BLIND));
+                Vec::new()
+            }
         }
     }
 

@@ -85,8 +85,9 @@ impl Events {
         Ok(())
     }
 
-    pub(super) fn call(&self) {
+    pub(super) fn call(&self) -> bool {
         change(|kernel| _ = kernel.called.insert(self.id));
+        true
     }
 
     pub(super) fn called(&self) {

@@ -40,7 +40,6 @@ mod waiting;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use super::thread_share::ThreadShare;
 use crate::error::Result;
 use crate::guard::{self, ForeignCode};
 use crate::pipe::queue::Queue;
@@ -48,6 +47,7 @@ use crate::process::OwningProcess;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use crate::thread_role::{self, DriverRole};
+use crate::thread_share::ThreadShare;
 use attended::Attended;
 use event_source::{AttendedResource, EventSource, Interest};
 use events::{Events, WAKE};
@@ -65,6 +65,8 @@ pub(crate) struct Coordinator {
     events: Events,
     /// Somebody woke the thread that has the role, and it has not noticed yet.
     woken: AtomicBool,
+    /// It could not be woken, because its descriptors are gone.
+    is_unreachable: AtomicBool,
     /// When it will wake by itself, in nanoseconds since it began.
     sleeps_until: AtomicU64,
     /// When to poll everything that is under way; `u64::MAX` while nothing is.
@@ -106,6 +108,7 @@ impl Coordinator {
             owner: OwningProcess::here(),
             events,
             woken: AtomicBool::new(false),
+            is_unreachable: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             safety_poll_at: AtomicU64::new(u64::MAX),
             stopping: AtomicBool::new(false),
@@ -233,9 +236,14 @@ impl Coordinator {
 
     /// Wakes the thread that has the role.
     pub(crate) fn wake(&self) {
-        if !self.woken.swap(true, Ordering::SeqCst) {
-            self.events.call();
+        if !self.woken.swap(true, Ordering::SeqCst) && !self.events.call() {
+            self.is_unreachable.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// Whether the thread that has the role may sleep for good: its descriptors were closed.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.is_unreachable.load(Ordering::SeqCst)
     }
 
     fn is_stopping(&self) -> bool {

@@ -6,10 +6,10 @@ use std::task::Waker;
 use super::role::{ForeignCall, Role, RoleHolder, StandIn};
 use super::{Coordinator, RoleGuard, STAND_IN_DELAY};
 use crate::guard;
-use crate::runtime::thread_share;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, MutexGuard};
 use crate::thread_role;
+use crate::thread_share;
 use crate::threads::{self, JoinHandle};
 
 /// How long callbacks are called before somebody handles the events.

@@ -115,6 +115,7 @@ fn run_transfer(running: &Arc<RunningPart>) -> Result<Option<Result<()>>> {
     let RunningPart { transfer, at, len, .. } = &**running;
     let (at, len) = (*at, *len);
     let mut job = transfer.job(at, len)?;
+    let _lent = transfer.pipe.lend()?;
     match transfer.pipe.execution() {
         Execution::Inline(inline) => Ok(Some(match inline.parts() {
             Some(parts) => parts.transfer_part(&mut job, transfer.span.len),

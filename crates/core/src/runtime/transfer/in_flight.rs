@@ -2,8 +2,6 @@
 
 use std::task::Waker;
 
-use datapipes_metrics::Recorder;
-
 use super::parts::Parts;
 use super::slots::Slots;
 use super::transfer_counts::TransferCounts;
@@ -15,10 +13,12 @@ use crate::pipe::queue::{Part, Queue};
 use crate::pipe::{Execution, Pipe};
 use crate::runtime::coordinator::Coordinator;
 use crate::runtime::schedule::Flow;
+use crate::runtime::transfer_meter::TransferRecorders;
 use crate::span::CheckedSpan;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::thread_role;
+use crate::thread_share::LentShare;
 
 /// On the source and on the target, where they are in memory.
 pub(crate) type Leases = (Option<RawLease>, Option<RawLease>);
@@ -65,8 +65,8 @@ pub(crate) struct PipeState {
     attended: AtomicU64,
     counts: Arc<TransferCounts>,
     next_request: Arc<AtomicU64>,
-    /// Times of transfers, where they are measured.
-    times: Option<Arc<Recorder>>,
+    /// Who records transfers and their times, where somebody does.
+    recorders: Option<TransferRecorders>,
 }
 
 /// When a transfer began.
@@ -92,13 +92,13 @@ pub(crate) struct PipeParts {
     pub(crate) counts: Arc<TransferCounts>,
     /// The next number for a transfer, in all of the runtime.
     pub(crate) next_request: Arc<AtomicU64>,
-    /// Times of transfers, where they are measured.
-    pub(crate) times: Option<Arc<Recorder>>,
+    /// Who records transfers and their times, where somebody does.
+    pub(in crate::runtime) recorders: Option<TransferRecorders>,
 }
 
 impl PipeState {
     pub(crate) fn new(parts: PipeParts) -> PipeState {
-        let PipeParts { pipe, coordinator, resource, flow, alignment, queue, counts, next_request, times } = parts;
+        let PipeParts { pipe, coordinator, resource, flow, alignment, queue, counts, next_request, recorders } = parts;
         PipeState {
             pipe,
             coordinator,
@@ -109,12 +109,17 @@ impl PipeState {
             attended: AtomicU64::new(0),
             counts,
             next_request,
-            times,
+            recorders,
         }
     }
 
     pub(crate) fn execution(&self) -> Execution<'_> {
         self.pipe.execution()
+    }
+
+    /// Gives this thread the pipe's share, if it has one, until the result is dropped.
+    pub(crate) fn lend(&self) -> Result<Option<LentShare<'_>>> {
+        self.pipe.lend()
     }
 
     /// The queue, where the route is one.
@@ -137,20 +142,31 @@ impl PipeState {
     pub(crate) fn acquire_slot(&self, wait: bool) -> Result<TransferStart> {
         let since_ns = self.time_of_start();
         let number = self.slots.acquire(wait, &self.pipe, &self.coordinator, || self.resource.arm_all())?;
+        if let Some(recorders) = &self.recorders {
+            recorders.began();
+        }
         Ok(TransferStart { number, drains_before: self.counts.began(), since_ns })
     }
 
     /// The time, where times are measured.
     #[inline]
     pub(crate) fn time_of_start(&self) -> Option<u64> {
-        self.times.is_some().then(|| self.coordinator.now())
+        self.recorders.is_some().then(|| self.coordinator.now())
     }
 
-    /// A transfer that began then has ended.
+    /// Records a transfer of so many bytes that began then and has ended.
     #[inline]
-    pub(crate) fn record_since(&self, since_ns: Option<u64>) {
-        if let (Some(times), Some(since)) = (&self.times, since_ns) {
-            times.record_ns(self.coordinator.now().saturating_sub(since));
+    pub(crate) fn record_since(&self, since_ns: Option<u64>, len: u64, result: &Result<()>) {
+        if let (Some(recorders), Some(since)) = (&self.recorders, since_ns) {
+            recorders.record(self.coordinator.now().saturating_sub(since), len, result);
+        }
+    }
+
+    /// A transfer that had a slot is not under way any more.
+    #[inline]
+    fn left(&self) {
+        if let Some(recorders) = &self.recorders {
+            recorders.left();
         }
     }
 
@@ -162,6 +178,7 @@ impl PipeState {
     /// A transfer that had a slot was not started after all.
     pub(crate) fn count_refused(&self, start: TransferStart) {
         self.release_slot(start);
+        self.left();
         self.counts.ended(None, start.drains_before, &self.coordinator);
     }
 
@@ -403,11 +420,12 @@ impl InFlightTransfer {
             return false;
         }
         state.finished = true;
-        self.pipe.record_since(self.start.since_ns);
         if state.attended {
             self.pipe.attended.fetch_sub(1, Ordering::SeqCst);
         }
         let result = state.parts.outcome(self.span.len);
+        self.pipe.record_since(self.start.since_ns, self.span.len, &result);
+        self.pipe.left();
         let (source, target) = (state.source.take(), state.target.take());
         let (mut waker, callback) = (state.waker.take(), state.callback.take());
         // Memory that ends with its lease may have a keeper of the caller's, who is called below,

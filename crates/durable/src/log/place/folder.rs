@@ -12,8 +12,10 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+use datapipes_core::in_flight_limit::{InFlightLimit, InFlightMark};
 use datapipes_core::locks::Mutex;
 use datapipes_core::{
     AtomicFile, Constraints, Dram, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, Pages, Result,
@@ -30,8 +32,8 @@ const NOTE: &str = "closed";
 const NOTE_LIMIT: u64 = 4096;
 /// Bytes of zeros written at a time.
 const ZEROS: u64 = 1 << 20;
-/// The most such writes in flight at once.
-const IN_FLIGHT: usize = 8;
+/// The most bytes of such writes in flight at once.
+const IN_FLIGHT: u64 = 8 * ZEROS;
 
 /// A folder of segment files.
 #[derive(Clone)]
@@ -40,13 +42,34 @@ pub struct LogFolder {
     dir: PathBuf,
     /// The lock on the folder, while a log has it.
     sole: Arc<Mutex<Weak<DirLock>>>,
+    zeros: Arc<ZeroFilling>,
+}
+
+/// How far the filling of segments is, and whether it is to stop.
+#[derive(Debug, Default)]
+struct ZeroFilling {
+    bytes: AtomicU64,
+    is_stopped: AtomicBool,
 }
 
 impl LogFolder {
     /// Returns the log folder of this path. The folder is created when a log is first opened there
     /// for appending.
     pub fn at(machine: &Machine, dir: impl Into<PathBuf>) -> LogFolder {
-        LogFolder { machine: machine.clone(), dir: dir.into(), sole: Arc::default() }
+        LogFolder { machine: machine.clone(), dir: dir.into(), sole: Arc::default(), zeros: Arc::default() }
+    }
+
+    /// Ends the making of segments of this log folder and its clones, soon and from here on, with
+    /// `Interrupted`. On a slow disk a segment takes seconds: it is filled with zeros before it is
+    /// used. A sync that has begun is waited for. Any thread may call it.
+    pub fn stop_making_segments(&self) {
+        self.zeros.is_stopped.store(true, Relaxed);
+    }
+
+    /// The bytes of segments that this log folder and its clones have filled with zeros so far, in
+    /// whole MiB.
+    pub fn zero_filled_bytes(&self) -> u64 {
+        self.zeros.bytes.load(Relaxed)
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -92,16 +115,31 @@ impl LogFolder {
         // the page cache, if possible.
         let constraints = Constraints::default().typical_len(len);
         let pipe = self.machine.connect_with(&zeros, ssd, &constraints)?;
-        let mut flying: VecDeque<Transfer> = VecDeque::new();
+        let mut flying: VecDeque<(Transfer, InFlightMark)> = VecDeque::new();
+        let mut limit = InFlightLimit::new(ZEROS, 2 * ZEROS, IN_FLIGHT);
+        let finish = |(transfer, begun): (Transfer, InFlightMark), limit: &mut InFlightLimit| -> Result<()> {
+            transfer.wait()?;
+            limit.arrived(begun);
+            self.zeros.bytes.fetch_add(ZEROS, Relaxed);
+            self.check_not_stopped()
+        };
         for at in (0..len).step_by(ZEROS as usize) {
-            if flying.len() == IN_FLIGHT
+            while flying.len() as u64 * ZEROS >= limit.bytes()
                 && let Some(first) = flying.pop_front()
             {
-                first.wait()?;
+                finish(first, &mut limit)?;
             }
-            flying.push_back(pipe.start(Span { source: 0, target: at, len: ZEROS.min(len - at) })?);
+            let begun = limit.begin();
+            flying.push_back((pipe.start(Span { source: 0, target: at, len: ZEROS.min(len - at) })?, begun));
         }
-        flying.into_iter().try_for_each(Transfer::wait)
+        flying.into_iter().try_for_each(|last| finish(last, &mut limit))
+    }
+
+    fn check_not_stopped(&self) -> Result<()> {
+        match self.zeros.is_stopped.load(Relaxed) {
+            true => Err(Error::new(ErrorKind::Interrupted, "make a segment", "it was asked to stop")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -117,10 +155,11 @@ impl SegmentStorage for LogFolder {
     }
 
     fn lock(&self) -> Result<Box<dyn Any + Send + Sync>> {
-        make_folder(&self.dir)?;
+        let made = make_folder(&self.dir)?;
         let sole = Arc::new(DirLock::of(&self.dir)?);
         *self.sole.lock() = Arc::downgrade(&sole);
-        Ok(Box::new(sole))
+        // In this order: a folder that stayed empty is removed before others may lock it.
+        Ok(Box::new((made, sole)))
     }
 
     fn list(&self) -> Result<Vec<u64>> {
@@ -136,12 +175,14 @@ impl SegmentStorage for LogFolder {
 
     fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn UnpublishedSegment>> {
         self.check()?;
+        self.check_not_stopped()?;
         let path = self.path(number);
         let draft = AtomicFile::create_with(&path, self.mode()?)?;
         draft.ssd().preallocate(len)?;
         self.fill_with_zeros(draft.ssd(), len)?;
         // The sync is done now, and not when the first record waits for it.
         draft.ssd().sync()?;
+        self.check_not_stopped()?;
         Ok(Box::new(Unnamed { files: Files::of(draft.ssd().clone())?, draft, folder: self.clone(), path, len }))
     }
 

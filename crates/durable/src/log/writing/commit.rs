@@ -20,7 +20,7 @@ use std::{any::Any, fs::File, io::Read};
 use datapipes_core::guard::{self, ForeignCode};
 use datapipes_core::locks::{Condvar, Mutex, MutexGuard};
 use datapipes_core::process::OwningProcess;
-use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
+use datapipes_core::{Dram, Error, ErrorKind, HopReport, LeaseMut, Machine, Result, Route};
 use datapipes_metrics::Recorder;
 use datapipes_metrics::trace::{TraceLevel, follows};
 
@@ -356,6 +356,14 @@ impl Log {
             return None;
         }
         self.writer().route()
+    }
+
+    /// Returns what batches moved since the log was opened, by primitive.
+    pub fn movements(&self) -> Vec<HopReport> {
+        if !self.owner.is_here() {
+            return Vec::new();
+        }
+        self.writer().movements()
     }
 
     /// Makes everything durable, and leaves a closing mark and a close note. Until the log is

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{
-    Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Result, Route, Span, threads,
+    Constraints, Dram, Error, ErrorKind, HopReport, Machine, MapOptions, Pages, Pipe, Result, Route, Span, threads,
 };
 
 use crate::log::format::segment::{DATA_AT, Header, LogPosition, Segment};
 use crate::log::options::LogOptions;
 use crate::log::place::storage::{SegmentStorage, UnpublishedSegment};
+use crate::movements::Movements;
 
 /// Bytes behind each half of the memory: the end of a write is rounded up to the alignment of the
 /// place, but to no more than this.
@@ -57,6 +58,8 @@ pub(crate) struct Writer {
     /// Segments before this number may have been removed.
     surely_there: u64,
     current: Option<Current>,
+    /// What was moved to segments before the current one.
+    earlier: Movements,
     prepared: Option<Prepared>,
     /// Whether no thread could be started for `prepared`: the next segment is made when it is
     /// needed.
@@ -82,6 +85,7 @@ impl Writer {
             segments,
             surely_there: 0,
             current: None,
+            earlier: Movements::default(),
             prepared: None,
             refused: false,
             segment_bytes,
@@ -133,7 +137,10 @@ impl Writer {
         spare.sync()?;
         let medium = spare.publish()?;
         let segment = Segment { header, medium, name: format!("{} segment {number}", self.storage.name()) };
-        self.current = Some(Current::new(segment.clone(), self.connect(&segment)?, 0));
+        let next = Current::new(segment.clone(), self.connect(&segment)?, 0);
+        if let Some(full) = self.current.replace(next) {
+            self.earlier.add(full.pipe.report());
+        }
         self.segments.push(segment);
         Ok(())
     }
@@ -208,6 +215,15 @@ impl Writer {
 
     pub(crate) fn route(&self) -> Option<Route> {
         self.current.as_ref().map(|current| current.pipe.route().clone())
+    }
+
+    /// What was moved by batches, by primitive.
+    pub(crate) fn movements(&self) -> Vec<HopReport> {
+        let mut all = self.earlier.clone();
+        if let Some(current) = &self.current {
+            all.add(current.pipe.report());
+        }
+        all.into_hops()
     }
 }
 

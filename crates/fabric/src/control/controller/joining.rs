@@ -14,16 +14,18 @@ use std::time::{Duration, Instant};
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use super::Controller;
 use super::link::Link;
+use super::link_wire::LinkWire;
 use super::objects::ControlledObject;
 use crate::capability::{Cap, ObjectId, Party};
 use crate::channel::Copies;
 use crate::control::key::{Key, LinkSpec};
 use crate::control::noise::{Agreed, Conversation, MESSAGE_BYTES, Role, WORD_BYTES};
 use crate::control::protocol::{Answer, DeviceEvent, EndpointId, EndpointSpec, Tell};
+use crate::control::tls::TlsIdentity;
 use crate::error_text::text_of;
 use crate::transport::Token;
 use crate::transport::seal::Keys;
@@ -40,6 +42,8 @@ pub(crate) struct Joining {
     cap: Cap,
     spec: LinkSpec,
     key: Key,
+    /// With one, both sides talk over TLS.
+    identity: Option<TlsIdentity>,
     /// None for the joining side.
     listener: Option<TcpListener>,
     talks: VecDeque<Talk>,
@@ -77,8 +81,9 @@ fn in_excess(strangers: &[Source]) -> Option<usize> {
 
 /// A connection to another party.
 struct Talk {
-    socket: OwnedFd,
+    wire: LinkWire,
     source: Source,
+    other: IpAddr,
     stage: TalkStage,
     bytes: [u8; MESSAGE_BYTES],
     have: usize,
@@ -89,6 +94,8 @@ struct Talk {
 enum TalkStage {
     /// The joining side is not connected yet.
     Connecting,
+    /// The two sides show each other their certificates.
+    Securing,
     /// The offering side waits for a first message, or the joining side for its answer.
     Greeting(Box<Conversation>),
     /// It waits for the other side's confirmation.
@@ -105,15 +112,16 @@ enum Turn {
 
 /// A connection to a party that knows the key.
 struct Joined {
-    socket: OwnedFd,
+    wire: LinkWire,
     agreed: Agreed,
 }
 
 impl Talk {
     fn new(socket: OwnedFd, other: SocketAddr, stage: TalkStage) -> Talk {
         Talk {
-            socket,
+            wire: LinkWire::over(socket),
             source: Source::of(other.ip()),
+            other: other.ip(),
             stage,
             bytes: [0; MESSAGE_BYTES],
             have: 0,
@@ -125,29 +133,18 @@ impl Talk {
     fn heard(&mut self) -> Result<bool> {
         let len = if matches!(self.stage, TalkStage::Confirming(_)) { WORD_BYTES } else { MESSAGE_BYTES };
         while self.have < len {
-            match recv(&self.socket, &mut self.bytes[self.have..len], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
+            match self.wire.hear(&mut self.bytes[self.have..len])? {
+                Some(0) => {
                     let what = "the other controller hung up: it knows another key, or another channel, or too many strangers \
                                 talk to it";
                     return Err(Error::new(ErrorKind::PermissionDenied, "join", what));
                 }
-                Ok((n, _)) => self.have += n,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(e) => return Err(Error::os("join", e.raw_os_error(), "the other controller")),
+                Some(n) => self.have += n,
+                None => return Ok(false),
             }
         }
         self.have = 0;
         Ok(true)
-    }
-}
-
-/// Sends a message. So few bytes always fit a socket that is hardly used.
-fn say(socket: &OwnedFd, bytes: &[u8]) -> Result<()> {
-    match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-        Ok(n) if n == bytes.len() => Ok(()),
-        Ok(_) => Err(Error::new(ErrorKind::Device, "join", "the connection did not take a message of 48 bytes")),
-        Err(e) => Err(Error::os("join", e.raw_os_error(), "the other controller")),
     }
 }
 
@@ -156,15 +153,26 @@ impl Joining {
         if self.listener.is_some() { Role::Offers } else { Role::Joins }
     }
 
-    fn conversation(&self) -> Result<Box<Conversation>> {
-        Conversation::new(self.role(), &self.key, &self.spec).map(Box::new)
+    /// Begins what is said over a connection, with nothing heard yet.
+    fn conversation(&self, wire: &LinkWire) -> Result<Box<Conversation>> {
+        Conversation::new(self.role(), &self.key, &self.spec, &wire.binding()?).map(Box::new)
+    }
+
+    /// A connection of a party that was accepted.
+    fn accepted(&self, socket: OwnedFd, from: SocketAddr) -> Result<Talk> {
+        let mut talk = Talk::new(socket, from, TalkStage::Securing);
+        match &self.identity {
+            Some(identity) => talk.wire.begin_tls(identity, Role::Offers, from.ip())?,
+            None => talk.stage = TalkStage::Greeting(self.conversation(&talk.wire)?),
+        }
+        Ok(talk)
     }
 
     /// The descriptors to wait for, and their events.
     pub(crate) fn polled(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let talks = self.talks.iter().map(|talk| {
-            let connects = matches!(talk.stage, TalkStage::Connecting);
-            (talk.socket.as_fd(), if connects { PollFlags::OUT } else { PollFlags::IN })
+            let for_room = matches!(talk.stage, TalkStage::Connecting) || talk.wire.awaits_room();
+            (talk.wire.as_fd(), if for_room { PollFlags::OUT } else { PollFlags::IN })
         });
         self.listener.iter().map(|l| (l.as_fd(), PollFlags::IN)).chain(talks).collect()
     }
@@ -177,10 +185,11 @@ impl Joining {
     /// Accepts new connections.
     fn accept(&mut self) -> Result<()> {
         while let Some(Ok((stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
-            let talk = Talk::new(stream.into(), from, TalkStage::Greeting(self.conversation()?));
+            let talk = self.accepted(stream.into(), from)?;
             self.talks.push_back(talk);
             // Strangers do not displace a connection that has proved the key.
-            let strangers = self.talks.iter().enumerate().filter(|(_, t)| matches!(t.stage, TalkStage::Greeting(_)));
+            let is_stranger = |talk: &Talk| matches!(talk.stage, TalkStage::Securing | TalkStage::Greeting(_));
+            let strangers = self.talks.iter().enumerate().filter(|(_, talk)| is_stranger(talk));
             let (at, sources): (Vec<usize>, Vec<Source>) = strangers.map(|(at, talk)| (at, talk.source)).unzip();
             if sources.len() > MAX_TALKS {
                 in_excess(&sources).map(|n| self.talks.remove(at[n]));
@@ -217,56 +226,72 @@ impl Joining {
     /// Continues one conversation as far as possible.
     fn talk(&mut self, mut talk: Talk) -> Result<Turn> {
         loop {
-            if !matches!(talk.stage, TalkStage::Connecting) && !talk.heard()? {
+            if !matches!(talk.stage, TalkStage::Connecting | TalkStage::Securing) && !talk.heard()? {
                 return Ok(Turn::Awaits(Box::new(talk)));
             }
-            talk = match talk.stage {
-                TalkStage::Connecting => match self.hail(&talk)? {
-                    Some(conversation) => Talk { stage: TalkStage::Greeting(conversation), ..talk },
+            let stage = match talk.stage {
+                TalkStage::Connecting => {
+                    if !self.is_connected(&mut talk)? {
+                        return Ok(Turn::Awaits(Box::new(talk)));
+                    }
+                    TalkStage::Securing
+                }
+                TalkStage::Securing => match self.secured(&mut talk.wire)? {
+                    Some(conversation) => TalkStage::Greeting(conversation),
                     None => return Ok(Turn::Awaits(Box::new(talk))),
                 },
                 TalkStage::Greeting(conversation) => {
-                    let (socket, bytes) = (talk.socket, talk.bytes);
-                    let agreed = self.greeted(&socket, &bytes, *conversation)?;
-                    let (source, until) = (talk.source, talk.until);
-                    Talk { stage: TalkStage::Confirming(agreed), socket, source, bytes, have: 0, until }
+                    TalkStage::Confirming(self.greeted(&mut talk.wire, &talk.bytes, *conversation)?)
                 }
                 TalkStage::Confirming(agreed) => {
                     agreed.check(&talk.bytes[..WORD_BYTES])?;
                     if self.role() == Role::Offers {
-                        say(&talk.socket, &agreed.word()?)?;
+                        talk.wire.say(&agreed.word()?)?;
                     }
-                    return Ok(Turn::Joined(Joined { socket: talk.socket, agreed }));
+                    return Ok(Turn::Joined(Joined { wire: talk.wire, agreed }));
                 }
             };
+            talk.stage = stage;
         }
     }
 
-    /// Sends the first message, once there is a connection.
-    fn hail(&self, talk: &Talk) -> Result<Option<Box<Conversation>>> {
-        match sockopt::socket_error(&talk.socket) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) | Err(e) => return Err(Error::os("join", e.raw_os_error(), "the other controller")),
+    /// Whether the joining side's connection is there; begins TLS over it.
+    fn is_connected(&self, talk: &mut Talk) -> Result<bool> {
+        let os = |e: Errno| Error::os("join", e.raw_os_error(), "the other controller");
+        sockopt::socket_error(&talk.wire).map_err(os)?.map_err(os)?;
+        match rustix::net::getpeername(&talk.wire) {
+            Err(Errno::NOTCONN) => return Ok(false),
+            other => other.map_err(os)?,
+        };
+        if let Some(identity) = &self.identity {
+            talk.wire.begin_tls(identity, Role::Joins, talk.other)?;
         }
-        let mut conversation = self.conversation()?;
-        match say(&talk.socket, &conversation.say()?) {
-            // The socket is not connected yet.
-            Err(e) if matches!(e.errno(), Some(libc::EAGAIN | libc::ENOTCONN)) => Ok(None),
-            other => other.map(|()| Some(conversation)),
+        Ok(true)
+    }
+
+    /// Once the certificates are believed, begins the conversation: the joining side speaks first.
+    fn secured(&self, wire: &mut LinkWire) -> Result<Option<Box<Conversation>>> {
+        if !wire.greet()? {
+            return Ok(None);
         }
+        let mut conversation = self.conversation(wire)?;
+        if self.role() == Role::Joins {
+            wire.say(&conversation.say()?)?;
+        }
+        Ok(Some(conversation))
     }
 
     /// Handles a first message, or the answer to one.
     fn greeted(
         &mut self,
-        socket: &OwnedFd,
+        wire: &mut LinkWire,
         message: &[u8; MESSAGE_BYTES],
         mut conversation: Conversation,
     ) -> Result<Agreed> {
         conversation.hear(message)?;
         if self.role() == Role::Joins {
             let agreed = conversation.agreed();
-            say(socket, &agreed.word()?)?;
+            wire.say(&agreed.word()?)?;
             return Ok(agreed);
         }
         // Its author sends it once. The second time it is a replay.
@@ -274,7 +299,7 @@ impl Joining {
             let what = "a message that opened this link before was sent again";
             return Err(Error::new(ErrorKind::PermissionDenied, "join", what));
         }
-        say(socket, &conversation.say()?)?;
+        wire.say(&conversation.say()?)?;
         Ok(conversation.agreed())
     }
 }
@@ -314,8 +339,11 @@ impl Controller {
     ) -> Result<Cap> {
         let link = |epoch| ControlledObject::link(Link::across(spec.shape, epoch, spec.side)?);
         let (object, cap) = self.create(Party::APPLICATION, link)?;
-        self.joins
-            .insert(object, Joining { cap, spec, key, listener, talks, seen: BTreeSet::new(), waiting: Vec::new() });
+        let identity = self.identity.clone();
+        self.joins.insert(
+            object,
+            Joining { cap, spec, key, identity, listener, talks, seen: BTreeSet::new(), waiting: Vec::new() },
+        );
         Ok(cap)
     }
 
@@ -324,7 +352,8 @@ impl Controller {
         let Some(joining) = self.joins.get_mut(&object) else { return };
         let error = match joining.go_on() {
             Ok(None) => return,
-            Ok(Some(Joined { socket, agreed })) => {
+            Ok(Some(Joined { wire, agreed })) => {
+                let socket = wire.into_socket();
                 let (token, keys) = (agreed.token, agreed.keys(joining.spec.encryption));
                 self.joined(object, socket, token, keys).err()
             }

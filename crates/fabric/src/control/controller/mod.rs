@@ -3,6 +3,7 @@
 
 pub(super) mod joining;
 pub(super) mod link;
+mod link_wire;
 pub(super) mod objects;
 pub(super) mod peers;
 pub(super) mod release;
@@ -31,6 +32,7 @@ use crate::control::devices::quota::Quota;
 use crate::control::devices::stderr::{DeviceStderr, StderrWriter};
 use crate::control::limits::DeviceLimits;
 use crate::control::protocol::{Answer, Ask, ControllerStatus, DEVICE, DeviceEvent, EndpointId, EndpointSpec, Tell};
+use crate::control::tls::TlsIdentity;
 use crate::device::{DeviceRole, StreamReport};
 
 /// The most objects and devices of one application.
@@ -54,6 +56,8 @@ pub(super) struct Controller {
     pub(super) object_of: BTreeMap<EndpointId, ObjectId>,
     /// Links that are not connected yet.
     pub(super) joins: BTreeMap<ObjectId, Joining>,
+    /// With one, links are connected over TLS.
+    pub(super) identity: Option<TlsIdentity>,
     pub(super) peers: BTreeMap<Party, Peer>,
     pub(super) revocations: Revocations,
     pub(super) groups: Groups,
@@ -72,6 +76,7 @@ impl Controller {
             objects: BTreeMap::new(),
             object_of: BTreeMap::new(),
             joins: BTreeMap::new(),
+            identity: None,
             peers,
             revocations: Revocations::default(),
             groups: Groups::find(),
@@ -138,6 +143,7 @@ impl Controller {
                 | Ask::Connection { .. }
                 | Ask::Offer { .. }
                 | Ask::Join { .. }
+                | Ask::Secure { .. }
                 | Ask::Memory { .. }
                 | Ask::Run { .. }
                 | Ask::Stop { .. }
@@ -155,6 +161,10 @@ impl Controller {
             }
             Ask::Offer { spec, at, key } => self.offer(spec, at, key),
             Ask::Join { spec, to, key } => self.join(spec, to, key),
+            Ask::Secure { identity } => {
+                self.identity = Some(*identity);
+                Ok(Answer::Done)
+            }
             Ask::Memory { len } => self.created(by, |_| ControlledObject::memory(len)),
             Ask::Delegate { cap, to, rights } => {
                 self.peer(to)?;

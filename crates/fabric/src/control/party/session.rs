@@ -32,7 +32,8 @@ use crate::transport::{Carrier, Receiver, Sender};
 
 /// The longest time that the controller may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The longest time for an orderly end of the controller, and for a forced one.
+/// The longest time for a forced end of the controller, and for an orderly one if nothing else is
+/// said.
 const END: Duration = Duration::from_secs(3);
 /// The most packets that are handled at once.
 const MAX_AT_ONCE: usize = 4096;
@@ -68,6 +69,8 @@ pub struct Session {
     copies: Copies,
     /// The number of answers that nobody waits for any more.
     late: usize,
+    /// How long an orderly end may take.
+    end: Duration,
     owner: OwningProcess,
 }
 
@@ -103,9 +106,10 @@ impl Session {
         let watched = socket.clone();
         let ports = Ports::of_application(Arc::new(move || lives(watched.as_fd())));
         let (events, settled, buffer) = (Events::default(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
-        let (patience, late) = (Patience::up_to(ANSWER), 0);
+        let (patience, late, end) = (Patience::up_to(ANSWER), 0, END);
         let (copies, owner) = (Copies::default(), OwningProcess::here());
-        let mut session = Session { socket, controller, ports, events, settled, buffer, patience, copies, late, owner };
+        let mut session =
+            Session { socket, controller, ports, events, settled, buffer, patience, copies, late, end, owner };
         session
             .status()
             .map_err(|e| e.within(format!("{} as controller", path.display())).with_advice(MISSING_ENTER))?;
@@ -208,6 +212,21 @@ impl Session {
     /// Those of [`join`](Self::join).
     pub fn join_link(&mut self, spec: LinkSpec, to: SocketAddr, key: &Key) -> Result<Cap> {
         self.created(&Ask::Join { spec, to, key: key.clone() })
+    }
+
+    /// Connects all links that are offered or joined from now on over TLS: each of the two
+    /// controllers shows a certificate, and goes on only if it believes the other's, before the key
+    /// is proved. A controller without one is refused, and refuses.
+    ///
+    /// TLS protects how a link is connected. Its ends seal the bytes themselves
+    /// ([`Encryption`](super::super::Encryption)), with keys that nobody has who was not there.
+    ///
+    /// # Errors
+    /// `OutOfRange` for certificates that are too long for a packet; `Unavailable` where the
+    /// controller has ended.
+    #[cfg(feature = "tls")]
+    pub fn secure_links(&mut self, identity: &datapipes_tls::TlsIdentity) -> Result<()> {
+        self.done(&Ask::Secure { identity: Box::new(identity.clone()) })
     }
 
     /// Waits until a link that was offered or joined is connected.
@@ -417,6 +436,13 @@ impl Session {
         self.copies = copies;
     }
 
+    /// Sets how long dropping it waits for an orderly end of the controller and its devices, before
+    /// it kills them (3 s if this is not called). A device that waits for a slow disk, in a sync
+    /// for example, ends only after that, whoever waits.
+    pub fn set_end_patience(&mut self, limit: Duration) {
+        self.end = limit;
+    }
+
     /// The process id of the controller.
     pub fn controller_pid(&self) -> u32 {
         self.controller.id()
@@ -570,7 +596,7 @@ impl Drop for Session {
         }
         // The controller ends when its socket is closed, after it has ended its devices.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        if !self.has_ended_within(END) {
+        if !self.has_ended_within(self.end) {
             // It is stopped or stuck. Its devices end with it.
             let _ = self.controller.kill();
             self.has_ended_within(END);
@@ -582,10 +608,10 @@ impl Session {
     /// Waits for the controller's process by polling, because a descriptor of it may not be
     /// available.
     fn has_ended_within(&mut self, limit: Duration) -> bool {
-        let (until, mut pause) = (Instant::now() + limit, Duration::from_micros(100));
+        let (began, mut pause) = (Instant::now(), Duration::from_micros(100));
         loop {
             match self.controller.try_wait() {
-                Ok(None) if Instant::now() < until => {
+                Ok(None) if began.elapsed() < limit => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(10));
                 }

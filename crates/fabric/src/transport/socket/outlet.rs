@@ -385,7 +385,7 @@ impl Outlet for SocketOutlet {
         }
         self.free.push(slot);
         self.outstanding -= 1;
-        Ok(Some(Returned { sequence, end, reply }))
+        Ok(Some(Returned { sequence, end, reply, at_ns: None }))
     }
 
     fn await_reply(&mut self, patience: Patience) -> Result<Returned> {

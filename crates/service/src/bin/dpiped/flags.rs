@@ -17,6 +17,7 @@ Examples:
   dpiped                                       serve this user, at the default socket
   dpiped --socket /run/dpiped.sock --mode 666 --mapped-bytes 1G
   dpiped --metrics 9465                        and metrics at http://127.0.0.1:9465/metrics
+  dpiped --export /run/user/1000/ticket=1G     and a gibibyte of memory, for those with the ticket
   dpiped --status                              what it serves, as JSON
 
 Exit status:
@@ -92,6 +93,23 @@ pub(crate) struct Flags {
     /// Unix socket they are always shown
     #[arg(long)]
     pub(crate) metrics_clients: bool,
+    /// Export SIZE bytes of zeroed memory until the service stops, and write the ticket for them
+    /// into the new file TICKET (repeat for more); who has the ticket can read and write them
+    /// (`dpipe copy data.bin remote://TICKET`)
+    #[arg(long, value_name = "TICKET=SIZE", value_parser = export)]
+    pub(crate) export: Vec<(PathBuf, u64)>,
+    /// Where clients of --export connect: unix:PATH or HOST:PORT [default: a Unix socket beside the
+    /// service's, with `-memory` at the end of its name]
+    #[arg(long, value_name = "ADDRESS", requires = "export")]
+    pub(crate) export_at: Option<String>,
+    /// Let exported bytes go by a network, by these transports of UCX (tcp, or rc,tcp). They are
+    /// not encrypted, and who reaches UCX's ports reaches the memory: this says that the network is
+    /// trusted. Without it they go by shared memory, to processes of this user
+    #[arg(long, value_name = "TRANSPORTS", requires = "export")]
+    pub(crate) export_trusted_network: Option<String>,
+    /// The devices of that network, as UCX calls them [default: the interface of the connection]
+    #[arg(long, value_name = "DEVICES", requires = "export_trusted_network")]
+    pub(crate) export_devices: Option<String>,
     /// Print the status of the running service as JSON
     #[arg(long)]
     pub(crate) status: bool,
@@ -120,6 +138,13 @@ impl Flags {
 
 fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "write it as 600 or 666".into())
+}
+
+fn export(text: &str) -> Result<(PathBuf, u64), String> {
+    match text.rsplit_once('=') {
+        Some((path, bytes)) if !path.is_empty() => Ok((path.into(), size(bytes)?)),
+        _ => Err("write it as TICKET=SIZE".into()),
+    }
 }
 
 fn size(text: &str) -> Result<u64, String> {

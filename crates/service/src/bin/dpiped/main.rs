@@ -5,33 +5,41 @@
 //! could not start, or the command line makes no sense.
 #![deny(unsafe_code)]
 
+mod exports;
 mod flags;
 mod notify;
 mod signals;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use clap::Parser;
+use datapipes_core::locks::Mutex;
 use datapipes_core::runtime::RuntimeOptions;
 use datapipes_core::{Error, Result, threads};
 use datapipes_service::server::{
-    InheritedSockets, Listener, LogPriority, MetricsListener, Server, ServerOptions, ServiceLog,
+    InheritedSockets, Listener, LogEvent, MetricsListener, Server, ServerOptions, ServiceLog,
 };
 use datapipes_service::{Client, default_paths};
 
+use exports::MemoryExports;
 use flags::Flags;
 use notify::ServiceManager;
 use signals::{Signals, Why};
 
 fn main() -> ExitCode {
+    // This program is also started as the holder of exported memory.
+    if let Some(code) = exports::enter() {
+        return code;
+    }
     let flags = Flags::parse();
     let outcome = if flags.status { status(&flags) } else { serve(&flags) };
     outcome.unwrap_or_else(|e| {
-        ServiceLog::default().line_of(LogPriority::Error, format_args!("{e}"));
+        ServiceLog::default().event(LogEvent::CannotStart, format_args!("{e}"));
         ExitCode::from(2)
     })
 }
@@ -64,13 +72,30 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     }
     let log = config.log.clone();
     let place = listener.path().map_or("the socket that was passed".into(), |path| path.display().to_string());
+    let path = listener.path().map(Path::to_path_buf);
     let mut server = Server::start(&machine, listener, config)?;
     if let Some(listener) = metrics {
         let shows = listener.shows_clients() || flags.metrics_clients;
         log.line(format_args!("metrics at {}", listener.place()));
         server.publish_metrics(listener.with_clients(shows))?;
     }
-    log.line(format_args!("serves at {place}, process {}", std::process::id()));
+    let exports = match exports::begin(flags, path.as_deref()) {
+        Ok(exports) => exports,
+        Err(e) => {
+            // No client has come, and the socket goes.
+            server.stop(Duration::ZERO);
+            return Err(e);
+        }
+    };
+    exports.lines().for_each(|line| log.line(format_args!("{line}")));
+    let exports = Arc::new(Mutex::new(Some(exports)));
+    // They end with this function, however it ends.
+    let counted = Arc::downgrade(&exports);
+    server.show_exports(move || {
+        let exports = counted.upgrade();
+        exports.and_then(|exports| exports.lock().as_ref().map(MemoryExports::totals)).unwrap_or_default()
+    });
+    log.event(LogEvent::Started, format_args!("serves at {place}, process {}", std::process::id()));
     let manager = ServiceManager::find().map(Arc::new);
     let telling = manager.clone().map(|manager| keep_told(manager, &server, log.clone())).transpose()?;
     if let Some(manager) = &manager {
@@ -79,26 +104,28 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     let why = signals.wait(server.failed())?;
     // The probes end: from here on the service refuses new transfers.
     drop(telling);
+    let ended = exports.lock().take();
+    drop(ended);
     if let Some(manager) = &manager {
         manager.tell("STOPPING=1\nSTATUS=Carries out what is under way");
     }
     let asked = match why {
         Why::Signal(signal) => {
-            log.line(format_args!("{signal}: stops"));
+            log.event(LogEvent::Stops, format_args!("{signal}: stops"));
             true
         }
         Why::Failed => {
             let what = "the process dpiped-first was killed, so files can no longer be passed: stops";
-            log.line_of(LogPriority::Error, format_args!("{what}"));
+            log.event(LogEvent::HelperKilled, format_args!("{what}"));
             false
         }
     };
     if server.stop(Duration::from_secs(flags.timeout)) {
-        log.line(format_args!("stopped; everything under way was carried out"));
+        log.event(LogEvent::Stopped, format_args!("stopped; everything under way was carried out"));
         return Ok(if asked { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let what = format_args!("stopped; something was still under way after {} s", flags.timeout);
-    log.line_of(LogPriority::Warning, what);
+    log.event(LogEvent::StoppedUnfinished, what);
     Ok(ExitCode::FAILURE)
 }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use datapipes_core::Result;
-use datapipes_service::server::{LogPriority, ProbeOutcome, ServiceLog, ServiceProbe};
+use datapipes_service::server::{LogEvent, ProbeOutcome, ServiceLog, ServiceProbe};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
 
 /// How often the manager is told how the service is, where it keeps no watchdog.
@@ -58,7 +58,7 @@ impl ServiceManager {
                 && was_well
                 && silent_until.is_none_or(|until| until <= now)
             {
-                log.line_of(LogPriority::Error, format_args!("does not serve: {e}"));
+                log.event(LogEvent::NotServing, format_args!("does not serve: {e}"));
                 silent_until = Some(now + EVERY);
             }
             was_well = found.is_ok();

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use datapipes_core::locator::file_kind_words;
 use datapipes_core::memory::{Access, Region};
 use datapipes_core::process::page_size;
 use datapipes_core::{Dram, Error, ErrorKind, Locator, Result, Ssd};
@@ -276,7 +277,8 @@ fn judge_one(at: usize, facts: &DescriptorFacts, any_filesystem: bool) -> Result
     let kind = FileType::from_raw_mode(facts.mode);
     match kind {
         FileType::Socket | FileType::CharacterDevice => {
-            return Err(bad(format!("descriptor {at} is a {kind:?}: neither a file, a block device nor a memfd")));
+            let kind = file_kind_words(facts.mode);
+            return Err(bad(format!("descriptor {at} is {kind}: neither a file, a block device nor a memfd")));
         }
         FileType::BlockDevice if !any_filesystem && is_served_by_a_process(facts.device) => {
             return unsupported("is of a block device that a process serves (ublk)".into()).map_err(|e| {

@@ -5,10 +5,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use datapipes_core::locks::Mutex;
 use datapipes_core::{Error, ErrorKind, Result, packet, threads};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -18,6 +17,7 @@ use super::lingering_close::LingeringCloses;
 use super::listen::Listener;
 use super::peer::Peer;
 use crate::protocol::ServiceAnswer;
+use crate::server::log_event::{LogEvent, LoggedClient};
 use crate::server::quotas::account::SessionFacts;
 use crate::server::session::{Session, SessionDescriptors};
 use crate::server::shared::Shared;
@@ -91,8 +91,7 @@ impl Acceptor<'_> {
             Ok(socket) => {
                 let why =
                     Error::os("accept", full.raw_os_error(), "a client").with_advice("try again when others have left");
-                let whose = format!("client {}", self.number);
-                self.say_why(&socket, &whose, &why);
+                self.say_why(&socket, LoggedClient { number: self.number, peer: None }, &why);
                 // Its descriptor is needed for others.
                 self.farewells.part(socket);
             }
@@ -117,8 +116,7 @@ impl Acceptor<'_> {
         }
         let stops = crate::server::shared::stops();
         while let Ok(socket) = self.accept() {
-            let whose = format!("client {}", self.number);
-            self.refuse_client(socket, &whose, &stops);
+            self.refuse_client(socket, LoggedClient { number: self.number, peer: None }, &stops);
         }
         // Clients that come only now get a moment to say hello.
         let until = Instant::now() + PAUSE;
@@ -140,21 +138,15 @@ impl Acceptor<'_> {
         let (shared, number) = (self.shared, self.number);
         let peer = match Peer::of(socket.as_fd()) {
             Ok(peer) => peer,
-            Err(e) => return self.refuse_client(socket, &format!("client {number}"), &e),
+            Err(e) => return self.refuse_client(socket, LoggedClient { number, peer: None }, &e),
         };
-        let whose = format!("client {number} (user {}, process {})", peer.uid, peer.pid);
-        let facts = Arc::new(SessionFacts {
-            number,
-            peer,
-            name: Mutex::default(),
-            pipes: AtomicU64::new(0),
-            mapped: AtomicU64::new(0),
-        });
+        let whose = LoggedClient { number, peer: Some(peer) };
+        let facts = Arc::new(SessionFacts::new(number, peer));
         let needs = match enter(shared, &facts).and_then(|()| SessionDescriptors::new()) {
             Ok(needs) => needs,
             Err(e) => {
                 leave(shared, &facts);
-                return self.refuse_client(socket, &whose, &e);
+                return self.refuse_client(socket, whose, &e);
             }
         };
         // Even if the session panics, the others go on, and the client's slot is free again.
@@ -177,18 +169,19 @@ impl Acceptor<'_> {
             },
             Err(e) => (socket, e),
         };
-        self.refuse_client(refused.0, &whose, &refused.1.with_advice("try again when others have left"));
+        self.refuse_client(refused.0, whose, &refused.1.with_advice("try again when others have left"));
     }
 
     /// Tells a client why it is refused, and closes the connection when the client has spoken.
-    fn refuse_client(&mut self, socket: OwnedFd, whose: &str, why: &Error) {
+    fn refuse_client(&mut self, socket: OwnedFd, whose: LoggedClient, why: &Error) {
         self.say_why(&socket, whose, why);
         self.farewells.add(socket);
     }
 
-    fn say_why(&self, socket: &OwnedFd, whose: &str, why: &Error) {
+    fn say_why(&self, socket: &OwnedFd, whose: LoggedClient, why: &Error) {
         self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-        self.shared.config.log.of_client(format_args!("{whose} turned away: {why}"));
+        let line = format_args!("{whose} turned away: {why}");
+        self.shared.config.log.of_client(LogEvent::ClientTurnedAway, whose, line);
         if let Ok(bytes) = serde_json::to_vec(&ServiceAnswer::error(why)) {
             // A client that does not receive it sees the end of the connection.
             let _ = packet::send(socket.as_fd(), &bytes, &[], SendFlags::DONTWAIT);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use datapipes_core::locks::{Mutex, MutexGuard};
+use datapipes_core::runtime::{MeteredTransfers, PriorityClass, TransferMeter};
 use datapipes_core::{Error, ErrorKind};
 
 use crate::server::entrance::peer::Peer;
@@ -66,6 +67,27 @@ pub(in crate::server) struct SessionFacts {
     pub(in crate::server) name: Mutex<String>,
     pub(in crate::server) pipes: AtomicU64,
     pub(in crate::server) mapped: AtomicU64,
+    /// What counts its transfers, by class; made with the first pipe of the class.
+    meters: Mutex<[Option<Arc<TransferMeter>>; PriorityClass::ALL.len()]>,
+}
+
+impl SessionFacts {
+    pub(in crate::server) fn new(number: u64, peer: Peer) -> SessionFacts {
+        let (pipes, mapped) = (AtomicU64::new(0), AtomicU64::new(0));
+        SessionFacts { number, peer, name: Mutex::default(), pipes, mapped, meters: Mutex::default() }
+    }
+
+    /// The meter of its pipes of a class.
+    pub(in crate::server) fn meter(&self, class: PriorityClass) -> Arc<TransferMeter> {
+        self.meters.lock()[class as usize].get_or_insert_default().clone()
+    }
+
+    /// What its meters counted, the most urgent class first.
+    pub(in crate::server) fn transfers(&self) -> Vec<(PriorityClass, MeteredTransfers)> {
+        let meters = self.meters.lock().clone();
+        let of = |(class, meter): (PriorityClass, Option<Arc<TransferMeter>>)| Some((class, meter?.read()));
+        PriorityClass::ALL.into_iter().zip(meters).filter_map(of).collect()
+    }
 }
 
 /// Bytes that a client has mapped, until this is dropped.
@@ -148,8 +170,7 @@ mod tests {
         let ledger = Ledger::new(Most { of_client: 60, of_user: 80, of_all: 100 });
         let facts = |number, uid| {
             let peer = Peer { pid: 1, uid };
-            let (pipes, mapped) = (AtomicU64::new(0), AtomicU64::new(0));
-            Arc::new(SessionFacts { number, peer, name: Mutex::default(), pipes, mapped })
+            Arc::new(SessionFacts::new(number, peer))
         };
         let (one, same, other) = (facts(1, 7), facts(2, 7), facts(3, 8));
         let refused = |facts, bytes, why: &str| {

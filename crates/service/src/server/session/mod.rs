@@ -34,6 +34,7 @@ use crate::server::descriptors::intake::{ControlSockets, ReceiverProcess};
 use crate::server::descriptors::places::{OpenedPlace, Opener, PassedDescriptors, Role};
 use crate::server::entrance::hang_up::is_readable;
 use crate::server::log::sanitize;
+use crate::server::log_event::{LogEvent, LoggedClient};
 use crate::server::quotas::account::{ClientQuota, NotifyOnDrop, SessionFacts, reached};
 use crate::server::quotas::numbers::{self, bad};
 use crate::server::quotas::token_bucket::TokenBucket;
@@ -156,12 +157,14 @@ impl Session {
         match &end {
             SessionEnd::Cut(why) => {
                 self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-                self.log(format_args!("cut off: {}", sanitize(&why.to_string())));
+                self.log(LogEvent::ClientCutOff, format_args!("cut off: {}", sanitize(&why.to_string())));
                 self.say(why);
             }
             SessionEnd::Stops => self.say(&stops()),
             SessionEnd::Quiet if self.slots.is_empty() => {}
-            SessionEnd::Quiet => self.log(format_args!("left, with {} pipes", self.slots.len())),
+            SessionEnd::Quiet => {
+                self.log(LogEvent::ClientLeft, format_args!("left, with {} pipes", self.slots.len()));
+            }
         }
         // This comes before waiting for the pipes, so that the client sees the end at once.
         let harmless = self.hang_up();
@@ -171,13 +174,11 @@ impl Session {
         self.part(harmless);
     }
 
-    fn log(&self, what: std::fmt::Arguments<'_>) {
+    fn log(&self, event: LogEvent, what: std::fmt::Arguments<'_>) {
         let name = self.facts.name.lock().clone();
         let (number, peer) = (self.facts.number, self.facts.peer);
-        self.shared
-            .config
-            .log
-            .of_client(format_args!("client {number} ({name}, user {}, process {}) {what}", peer.uid, peer.pid));
+        let line = format_args!("client {number} ({name}, user {}, process {}) {what}", peer.uid, peer.pid);
+        self.shared.config.log.of_client(event, LoggedClient { number, peer: Some(peer) }, line);
     }
 
     /// Sends the reason of the end, as the answer to the present or next request. A client that
@@ -347,8 +348,13 @@ impl Session {
     fn refuse(&mut self, error: &Error) -> Result<(), SessionEnd> {
         self.refused += 1;
         match self.refused {
-            ..COMPLAINTS => self.log(format_args!("refused: {}", sanitize(&error.to_string()))),
-            COMPLAINTS => self.log(format_args!("refused for the {COMPLAINTS}th time; no more of this is logged")),
+            ..COMPLAINTS => {
+                self.log(LogEvent::RequestRefused, format_args!("refused: {}", sanitize(&error.to_string())))
+            }
+            COMPLAINTS => {
+                let what = format_args!("refused for the {COMPLAINTS}th time; no more of this is logged");
+                self.log(LogEvent::RequestRefused, what);
+            }
             _ => {}
         }
         self.answer(&ServiceAnswer::error(error), None)
@@ -486,8 +492,11 @@ impl Session {
         };
         let over = Arc::new(AtomicBool::new(false));
         let keeper = NotifyOnDrop { flag: over.clone(), wake_event: self.wake_event.clone() };
-        let connect =
-            ConnectOptions::default().constraints(ask.constraints.clone()).service(ask.service.clone()).queue(depth);
+        let connect = ConnectOptions::default()
+            .constraints(ask.constraints.clone())
+            .service(ask.service.clone())
+            .queue(depth)
+            .meter(self.facts.meter(ask.service.class));
         let ask = ConnectFdOptions::default().connect(connect).place(ask.place).depth(depth);
         let (fd, given) = self.shared.with_runtime(|runtime| {
             runtime.pass_fd(places[0].locator(), places[1].locator(), &ask, Box::new(keeper))

@@ -6,5 +6,4 @@ pub(super) mod fio;
 pub(super) mod floor;
 pub(super) mod peers;
 pub(super) mod rows;
-pub(super) mod slow_disk;
 pub(super) mod sort_job;

@@ -1,6 +1,6 @@
 //! The facts of the machine that a result means nothing without.
 
-use crate::{TaskResult, steps};
+use crate::steps;
 use serde::Serialize;
 use std::fs::read_to_string;
 use std::os::linux::fs::MetadataExt;
@@ -48,11 +48,6 @@ pub(in crate::bench) fn facts(dir: &Path) -> Machine {
 
 pub(in crate::bench) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-pub(in crate::bench) fn free_bytes(dir: &Path) -> TaskResult<u64> {
-    let stat = rustix::fs::statvfs(dir)?;
-    Ok(stat.f_bavail * stat.f_frsize)
 }
 
 /// The value of the first `name : value` line.

@@ -1,11 +1,11 @@
 //! Runs on a disk that is held to a rate, compressed where that pays and not compressed.
 
 use crate::TaskResult;
-use crate::bench::contestants::slow_disk::SlowDisk;
 use crate::bench::context::{Context, Input};
 use crate::bench::measuring::turns::{self, Contestant, MakeCommand};
 use crate::bench::measuring::verify::Order;
 use crate::bench::records::record::{Record, Target};
+use crate::slow_disk::{DiskRates, SlowDisk};
 use std::path::Path;
 
 pub(in crate::bench) const ABOUT: &str = "1 GB in 256 MiB, runs on a disk held to 200 MB/s: compressed or not";
@@ -18,7 +18,8 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(1_000_000_000);
     context.need_free(bytes * 6)?;
     let mut record = context.record();
-    let disk = SlowDisk::make(&context.options.dir, bytes * 3 / 2 + (64 << 20), RATE);
+    let disk =
+        SlowDisk::make(&context.options.dir, bytes * 3 / 2 + (64 << 20), DiskRates { reads: RATE, writes: RATE });
     let disk = match disk {
         Ok(disk) => disk,
         // It needs root and controllers, which a machine for builds has not.

@@ -1,0 +1,98 @@
+//! Inputs and outputs of a sort that are objects in buckets.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datapipes::{Endpoint, Error, ErrorKind, Locator, Result};
+use datapipes_sort::{Input, InputPlace, Output, OutputPlace};
+
+use crate::arguments::sort_args::Parsed;
+use crate::objects::{AnyObject, ObjectAccess, is_object, is_object_path, shown};
+use crate::outcome::note;
+use crate::remote_memory;
+
+/// The objects of a sort, and what opens them.
+pub(super) struct SortObjects {
+    access: Option<ObjectAccess>,
+    output: Option<String>,
+}
+
+impl SortObjects {
+    /// Looks for objects among the names.
+    pub(super) fn of(parsed: &Parsed, names: &[OsString]) -> Result<SortObjects> {
+        if let Some(name) = parsed.output.as_ref().and_then(|name| name.to_str()) {
+            remote_memory::refuse("sort", &[name])?;
+        }
+        let output = parsed.output.as_ref().and_then(|name| name.to_str()).filter(|name| is_object(name));
+        let any = output.is_some() || names.iter().any(|name| is_object_path(Path::new(name)));
+        Ok(SortObjects { access: any.then(ObjectAccess::new).transpose()?, output: output.map(str::to_owned) })
+    }
+
+    /// Whether the output is an object.
+    pub(super) fn has_output(&self) -> bool {
+        self.output.is_some()
+    }
+
+    /// The inputs by their names. A pattern of objects stands for each of them, in the order of
+    /// their keys.
+    pub(super) fn inputs(&self, names: &[OsString]) -> Result<Vec<Input>> {
+        let mut inputs = Vec::new();
+        for name in names {
+            match (name.to_str().filter(|name| is_object(name)), &self.access) {
+                (Some(address), Some(access)) => {
+                    let found = access.list(address)?;
+                    if found.is_empty() {
+                        let why = format!("{} stands for no object", shown(address));
+                        return Err(Error::new(ErrorKind::NotFound, "sort", why));
+                    }
+                    for address in found {
+                        let object = Arc::new(access.open(&address)?);
+                        inputs.push(Input::Place(InputPlace::new(shown(&address), object)?));
+                    }
+                }
+                _ => inputs.push(Input::deferred(Path::new(name))?),
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// The object that is to be written, for so many threads.
+    pub(super) fn output(&self, inputs: &[Input], threads: usize) -> Result<Output> {
+        let (Some(address), Some(access)) = (&self.output, &self.access) else {
+            return Err(Error::new(ErrorKind::InvalidInput, "sort", "the output is no object"));
+        };
+        let mut total = Some(0u64);
+        for input in inputs {
+            total = total.zip(input.len()?).map(|(sum, len)| sum.saturating_add(len));
+        }
+        // A terminator may be added to each input.
+        let expected = total.map(|total| total.saturating_add(inputs.len() as u64));
+        let object = access.create(address, expected, threads)?;
+        object.notes().iter().for_each(|text| note(&format!("dpipe sort: note: {text}\n")));
+        Ok(Output::Place(Arc::new(SortedObject { object, name: PathBuf::from(shown(address)) })))
+    }
+}
+
+/// An object that takes sorted records.
+#[derive(Debug)]
+struct SortedObject {
+    object: AnyObject,
+    name: PathBuf,
+}
+
+impl Locator for SortedObject {
+    fn endpoint(&self) -> Endpoint {
+        self.object.endpoint()
+    }
+}
+
+impl OutputPlace for SortedObject {
+    fn name(&self) -> &Path {
+        &self.name
+    }
+
+    fn publish(&self, len: u64) -> Result<()> {
+        self.object.publish(len)
+    }
+}

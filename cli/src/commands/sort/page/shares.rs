@@ -1,0 +1,377 @@
+//! What the time of a sort went into, by what its threads did, in words.
+
+use std::path::Path;
+
+use datapipes_sort::{Movement, MovementRole, SortReport, SortWait};
+
+use super::course::{column, of_workers, phases};
+use crate::report::bottleneck::{QUOTA, Share, percent};
+use crate::report::held_up::{QUEUED, STOPPED, of_queue};
+use crate::report::recorder::Recording;
+use crate::system::files::is_in_memory;
+
+/// Looks within so many seconds are taken together.
+const TOGETHER_S: f64 = 0.5;
+
+/// What the time between two times went into: at each look, the time of threads that had a part in
+/// the work then. So a second of one thread that merges alone counts as much as one in which all
+/// sort.
+pub(super) fn shares(report: &SortReport, recording: &Recording, from: f64, to: f64) -> Vec<Share> {
+    let mut times = vec![from];
+    for look in recording.course.seconds().iter().copied().filter(|look| *look < to) {
+        // Several looks together, so that clocks that are read a little apart cancel out.
+        if look - times[times.len() - 1] >= TOGETHER_S && to - look >= TOGETHER_S {
+            times.push(look);
+        }
+    }
+    times.push(to);
+    let mut parts = ThreadParts::default();
+    for between in times.windows(2) {
+        let weight = (between[1] - between[0]) / (to - from).max(1e-9);
+        parts.add(&ThreadSeconds::read(report, recording, between[0], between[1]).parts(), weight);
+    }
+    let reader = Reader::new(report, recording, from, to);
+    let waits = parts.waits.into_iter().map(|(what, part)| Share::new(bottleneck(report, what, reader), part));
+    let mut shares: Vec<Share> = waits.collect();
+    shares.push(Share::new("the processor: threads sorted, merged and copied", parts.processor));
+    shares.push(Share::new(QUEUED, parts.queued));
+    shares.push(Share::new(QUOTA, parts.throttled));
+    shares.push(Share::new(STOPPED, parts.stopped));
+    shares.push(Share::new("waits that are not measured", parts.unknown));
+    shares.retain(|share| share.part > 0.0005);
+    joined(shares)
+}
+
+/// The same with one share for each name.
+fn joined(shares: Vec<Share>) -> Vec<Share> {
+    let mut joined: Vec<Share> = Vec::new();
+    for share in shares {
+        match joined.iter_mut().find(|other| other.what == share.what) {
+            Some(other) => other.part += share.part,
+            None => joined.push(share),
+        }
+    }
+    joined
+}
+
+/// Seconds by what threads did, added up over the threads.
+struct ThreadSeconds {
+    /// The time of all threads that the sort has.
+    all: f64,
+    /// The part of it in which threads had no part in the work, because others did it alone.
+    idle: f64,
+    waits: Vec<(SortWait, f64)>,
+    /// On cores.
+    processor: f64,
+    /// In the kernel's queues for cores.
+    queued: f64,
+    /// Kept off the cores by a quota.
+    throttled: f64,
+    /// The part of the time, from 0 to 1, in which the process was stopped. Threads without a part
+    /// in the work were stopped as well.
+    stopped: f64,
+}
+
+/// The same as parts of the time in which threads had a part in the work.
+#[derive(Default)]
+struct ThreadParts {
+    waits: Vec<(SortWait, f64)>,
+    processor: f64,
+    queued: f64,
+    throttled: f64,
+    stopped: f64,
+    unknown: f64,
+}
+
+impl ThreadParts {
+    /// Adds parts of a time that is so much of the whole.
+    fn add(&mut self, other: &ThreadParts, weight: f64) {
+        self.waits.resize_with(other.waits.len(), || (SortWait::Idle, 0.0));
+        for ((what, sum), (other_what, part)) in self.waits.iter_mut().zip(&other.waits) {
+            *what = *other_what;
+            *sum += part * weight;
+        }
+        let own = [&mut self.processor, &mut self.queued, &mut self.throttled, &mut self.stopped, &mut self.unknown];
+        let others = [other.processor, other.queued, other.throttled, other.stopped, other.unknown];
+        own.into_iter().zip(others).for_each(|(sum, part)| *sum += part * weight);
+    }
+}
+
+impl ThreadSeconds {
+    /// What the recording says of the time between two points.
+    fn read(report: &SortReport, recording: &Recording, from: f64, to: f64) -> ThreadSeconds {
+        let waited = |what: SortWait| recording.grew(column(what), from, to);
+        let seconds = (to - from).max(1e-9);
+        let counted = [recording.queued(), recording.throttled()].map(|column| recording.grew(column, from, to));
+        let [throttled, queued] = of_queue(counted[0], counted[1]);
+        ThreadSeconds {
+            all: seconds * report.threads.max(1) as f64,
+            idle: waited(SortWait::Idle),
+            waits: of_workers().filter(|what| *what != SortWait::Idle).map(|what| (what, waited(what))).collect(),
+            processor: recording.grew(recording.cpu(), from, to),
+            queued,
+            throttled,
+            stopped: (recording.grew(recording.stopped(), from, to) / seconds).clamp(0.0, 1.0),
+        }
+    }
+
+    /// What is said first counts first: the clocks are read one after the other, and a thread that
+    /// is woken from a wait waits for its core as well, so together they say a little too much.
+    fn parts(&self) -> ThreadParts {
+        let whole = (self.all - self.idle).max(1e-9);
+        let mut left = 1.0;
+        let mut part = |seconds: f64| {
+            let part = (seconds / whole).clamp(0.0, left);
+            left -= part;
+            part
+        };
+        // The clocks of waits run on while the process is stopped.
+        let stopped_seconds = self.stopped * whole;
+        let stopped = part(stopped_seconds);
+        let known = stopped_seconds + self.processor + self.queued + self.throttled;
+        let all_waits: f64 = self.waits.iter().map(|(_, seconds)| seconds).sum();
+        let scale = match self.stopped > 0.0 && all_waits > 0.0 {
+            true => ((whole - known) / all_waits).clamp(0.0, 1.0),
+            false => 1.0,
+        };
+        let waits = self.waits.iter().map(|(what, seconds)| (*what, part(*seconds * scale))).collect();
+        let [processor, queued, throttled] = [self.processor, self.queued, self.throttled].map(part);
+        ThreadParts { waits, processor, queued, throttled, stopped, unknown: left }
+    }
+}
+
+/// The same with all writes of the disk as one share, and all its reads: they are one disk, as far
+/// as is known.
+pub(super) fn grouped(shares: &[Share]) -> Vec<Share> {
+    let mut grouped = Vec::new();
+    let mut rest = shares.to_vec();
+    for of_disk in ["the disk's writes of ", "the disk's reads of "] {
+        let (same, others): (Vec<Share>, Vec<Share>) = rest.into_iter().partition(|s| s.what.starts_with(of_disk));
+        rest = others;
+        if same.len() < 2 {
+            rest.extend(same);
+            continue;
+        }
+        let whole: f64 = same.iter().map(|share| share.part).sum();
+        let parts: Vec<String> = same
+            .iter()
+            .map(|share| format!("of {} {}", share.what.trim_start_matches(of_disk), percent(share.part)))
+            .collect();
+        grouped.push(Share::new(format!("{} ({})", of_disk.trim_end_matches(" of "), parts.join(", ")), whole));
+    }
+    grouped.extend(rest);
+    grouped
+}
+
+/// What the reading thread mostly does while there is an input to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    WaitsForInput,
+    WaitsForMemory,
+    IsThrottled,
+    Works,
+}
+
+impl Reader {
+    /// Looks at that part of a time in which the input was read.
+    fn new(report: &SortReport, recording: &Recording, from: f64, to: f64) -> Reader {
+        let phases = phases(report);
+        let reading = phases.iter().find(|phase| matches!(phase.name, "runs" | "sort"));
+        let (begin, end) = reading.map_or((from, to), |phase| (phase.from.max(from), phase.to.min(to)));
+        let waited = |what| recording.grew(column(what), begin, end);
+        let throttled = recording.grew(recording.throttled(), begin, end);
+        Reader::of([waited(SortWait::Input), waited(SortWait::Memory)], throttled, end - begin)
+    }
+
+    fn of([input, memory]: [f64; 2], throttled: f64, seconds: f64) -> Reader {
+        let work = seconds - input - memory;
+        match (input >= work, input >= memory, memory > work) {
+            (true, true, _) => Reader::WaitsForInput,
+            (_, _, true) => Reader::WaitsForMemory,
+            // The quota counts all threads, so it is only known to be this one where it is most.
+            _ if throttled > work / 2.0 => Reader::IsThrottled,
+            _ => Reader::Works,
+        }
+    }
+}
+
+/// Who reads or writes the bytes of a movement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Program,
+    Bucket,
+    Disk,
+    Memory,
+}
+
+impl Whose {
+    const ALL: [Whose; 4] = [Whose::Program, Whose::Bucket, Whose::Disk, Whose::Memory];
+
+    fn of(movement: &Movement) -> Whose {
+        Whose::by(movement.is_of_another_program(), &movement.primitive, &movement.between, is_in_memory)
+    }
+
+    fn by(is_of_another_program: bool, primitive: &str, between: &str, is_in_memory: fn(&Path) -> bool) -> Whose {
+        let place = between.strip_suffix(" -> dram").or_else(|| between.strip_prefix("dram -> "));
+        match place {
+            _ if is_of_another_program => Whose::Program,
+            _ if primitive.starts_with("object-") => Whose::Bucket,
+            Some(place) if is_in_memory(Path::new(place)) => Whose::Memory,
+            _ => Whose::Disk,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Whose::Program => "the other program's",
+            Whose::Bucket => "the bucket's",
+            Whose::Disk => "the disk's",
+            Whose::Memory => "the file system in memory's",
+        }
+    }
+}
+
+/// Who reads or writes what movements of one role moved. Of which of several kinds a wait was is
+/// not measured, so then all are named.
+fn whose(movements: impl Iterator<Item = Whose>) -> String {
+    let movements: Vec<Whose> = movements.collect();
+    let named = Whose::ALL.into_iter().filter(|whose| movements.contains(whose));
+    match named.map(Whose::words).collect::<Vec<_>>().join(" or ") {
+        nobody if nobody.is_empty() => "the".to_owned(),
+        named => named,
+    }
+}
+
+/// What stands in the way while threads wait for something.
+fn bottleneck(report: &SortReport, what: SortWait, reader: Reader) -> String {
+    let by = |wanted: MovementRole| {
+        let of_role = report.movements.iter().filter(|m| m.role == wanted);
+        whose(of_role.map(Whose::of))
+    };
+    let spills_to_memory = || report.spill.iter().all(|spill| is_in_memory(Path::new(&spill.place)));
+    match what {
+        SortWait::Spill if spills_to_memory() => "copies of runs to a file system in memory".to_owned(),
+        SortWait::Runs if report.runs > 0 && spills_to_memory() => {
+            "copies of runs from a file system in memory: the merge was starved".to_owned()
+        }
+        // The threads wait for the reading thread.
+        SortWait::Records if reader == Reader::WaitsForInput || report.method.name == "distribution" => {
+            format!("{} reads of the input", by(MovementRole::Input))
+        }
+        SortWait::Records if reader == Reader::WaitsForMemory => {
+            "memory that other threads had not sorted yet".to_owned()
+        }
+        SortWait::Records if reader == Reader::IsThrottled => QUOTA.to_owned(),
+        SortWait::Records => "the thread that reads and cuts the input into records".to_owned(),
+        SortWait::Spill => format!("{} writes of runs", by(MovementRole::Spill)),
+        // Inputs that are sorted already are merged as they are: then there are no runs.
+        SortWait::Runs if report.runs == 0 => {
+            format!("{} reads of the inputs: the merge was starved", by(MovementRole::Merge))
+        }
+        SortWait::Runs => format!("{} reads of runs: the merge was starved", by(MovementRole::Merge)),
+        SortWait::Output => format!("{} writes of the output", by(MovementRole::Output)),
+        other => format!("waiting for {}", other.as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shares of the output's writes, the processor and the queue.
+    fn parts(all: f64, idle: f64, output: f64, processor: f64, queued: f64) -> [f64; 3] {
+        let waits = vec![(SortWait::Output, output)];
+        let parts = ThreadSeconds { all, idle, waits, processor, queued, throttled: 0.0, stopped: 0.0 }.parts();
+        let sum = parts.waits[0].1 + parts.processor + parts.queued + parts.throttled + parts.unknown;
+        assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+        [parts.waits[0].1, parts.processor, parts.queued]
+    }
+
+    /// Figures of sorts whose output a slow program read: one thread merged, and the others had no
+    /// part in it.
+    #[test]
+    fn threads_without_a_part_are_not_those_that_have_no_core() {
+        // 4.6 s on one thread; 4.3 s on two, one of which merged for 4.1 s. Seconds that the kernel
+        // counted: 1.40 and 1.06 in the queues for cores, 0.3 on them.
+        let one = parts(4.6, 0.0, 3.4, 0.3, 1.40);
+        let two = parts(8.6, 4.1, 3.35, 0.3, 1.06);
+        assert!(one.iter().zip(&two).all(|(one, two)| (one - two).abs() < 0.05), "{one:?} {two:?}");
+        assert!((0.7..0.8).contains(&two[0]) && two[2] < 0.25, "{two:?}");
+        // 4.46 s of two threads: 36% of all time waited for the output, 1.48 s for a core.
+        let small = parts(8.92, 4.2, 3.21, 0.26, 1.48);
+        assert!((0.65..0.75).contains(&small[0]) && small[2] < 0.3, "{small:?}");
+        // 14.8 s of two threads: the merging one waited 44% of its time for the output.
+        let larger = parts(29.6, 13.3, 6.8, 2.0, 5.98);
+        assert!((0.38..0.48).contains(&larger[0]) && larger[2] < larger[0], "{larger:?}");
+        // Threads that have a part and get no core are told so.
+        let starved = parts(8.0, 0.0, 0.5, 1.5, 6.0);
+        assert!((starved[2] - 0.75).abs() < 1e-9, "{starved:?}");
+    }
+
+    #[test]
+    fn each_second_counts_as_much_as_another_however_many_threads_have_a_part() {
+        let parts = |idle: f64, waits: [f64; 2]| {
+            let waits = [SortWait::Spill, SortWait::Output].into_iter().zip(waits).collect();
+            let (queued, throttled, stopped) = (0.0, 0.0, 0.0);
+            ThreadSeconds { all: 2.0, idle, waits, processor: 0.0, queued, throttled, stopped }.parts()
+        };
+        // A second in which two threads write runs, and one in which one of them merges alone.
+        let mut sum = ThreadParts::default();
+        sum.add(&parts(0.0, [2.0, 0.0]), 0.5);
+        sum.add(&parts(1.0, [0.0, 0.9]), 0.5);
+        assert_eq!(sum.waits, [(SortWait::Spill, 0.5), (SortWait::Output, 0.45)]);
+        assert!((sum.unknown - 0.05).abs() < 1e-9, "{}", sum.unknown);
+    }
+
+    #[test]
+    fn a_wait_does_not_count_while_the_process_was_stopped() {
+        // Two threads for 4.7 s, stopped for 4 of them; one waited for the disk all the time.
+        let waits = vec![(SortWait::Spill, 4.4)];
+        let time = ThreadSeconds {
+            all: 9.4,
+            idle: 0.0,
+            waits,
+            processor: 0.7,
+            queued: 0.1,
+            throttled: 0.0,
+            stopped: 4.0 / 4.7,
+        };
+        let parts = time.parts();
+        assert!((parts.stopped - 8.0 / 9.4).abs() < 1e-9 && parts.waits[0].1 < 0.07, "{}", parts.waits[0].1);
+        assert!((parts.processor - 0.7 / 9.4).abs() < 1e-9, "{}", parts.processor);
+        // The same of a merge by one of the two threads: stopped for 6 of 11.2 s, the rest waits.
+        let waits = vec![(SortWait::Output, 10.9)];
+        let time =
+            ThreadSeconds { all: 22.4, idle: 11.0, waits, processor: 0.3, queued: 0.0, throttled: 0.0, stopped: 0.54 };
+        let parts = time.parts();
+        assert!((parts.stopped - 0.54).abs() < 1e-9 && (0.4..0.46).contains(&parts.waits[0].1), "{}", parts.waits[0].1);
+    }
+
+    #[test]
+    fn who_is_waited_for_is_named_and_of_several_all_are() {
+        let by = |other, primitive, between| Whose::by(other, primitive, between, |place| place.starts_with("/tmpfs"));
+        let (pipe, file) = (by(true, "read", "stream -> dram"), by(false, "uring-direct", "dram -> /disk/f"));
+        let (object, memory) =
+            (by(false, "object-get", "s3://b/k -> dram"), by(false, "uring-cached", "/tmpfs/f -> dram"));
+        assert_eq!(whose([pipe, pipe].into_iter()), "the other program's");
+        assert_eq!(whose([file, by(false, "uring-cached", "a and others -> dram")].into_iter()), "the disk's");
+        assert_eq!(whose([object].into_iter()), "the bucket's");
+        assert_eq!(whose([memory].into_iter()), "the file system in memory's");
+        for both in [[file, pipe], [pipe, file]] {
+            assert_eq!(whose(both.into_iter()), "the other program's or the disk's");
+        }
+        assert_eq!(whose([].into_iter()), "the");
+    }
+
+    #[test]
+    fn the_reading_thread_is_blamed_only_for_its_own_work() {
+        // Seconds of waits for the input and for memory, of a phase of ten.
+        assert_eq!(Reader::of([7.0, 2.0], 0.0, 10.0), Reader::WaitsForInput);
+        assert_eq!(Reader::of([0.5, 7.5], 0.0, 10.0), Reader::WaitsForMemory);
+        assert_eq!(Reader::of([1.0, 2.0], 0.0, 10.0), Reader::Works);
+        assert_eq!(Reader::of([3.0, 5.0], 0.0, 10.0), Reader::WaitsForMemory);
+        // A quota of processor time kept it off the core for six of the seven.
+        assert_eq!(Reader::of([1.0, 2.0], 6.0, 10.0), Reader::IsThrottled);
+        assert_eq!(Reader::of([1.0, 2.0], 2.0, 10.0), Reader::Works);
+    }
+}

@@ -1,0 +1,159 @@
+//! Objects, opened.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use datapipes::object::{CreateOptions, Object, ObjectAddress, ObjectClient, escaped_key};
+use datapipes::{Endpoint, Locator, Result};
+
+use crate::arguments::units;
+use crate::system::{signals, standard_streams};
+
+/// Pieces of a new object that are written at once.
+const WRITERS: usize = 3;
+
+/// Whether a request that publishes is under way, which a signal does not cut.
+static IS_PUBLISHING: AtomicBool = AtomicBool::new(false);
+
+/// The name of a file that is made of an object.
+pub(crate) fn file_name(address: &str) -> Option<String> {
+    address.parse::<ObjectAddress>().ok()?.file_name().map(str::to_owned)
+}
+
+/// The address of an object of this name behind a text that ends in `/`. A name that ends in `*`
+/// becomes no pattern.
+pub(crate) fn address_in(folder: &str, name: &str) -> String {
+    format!("{folder}{}", escaped_key(name))
+}
+
+/// The connections and credentials of a command.
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectAccess(ObjectClient);
+
+impl ObjectAccess {
+    pub(crate) fn new() -> Result<ObjectAccess> {
+        let client = ObjectClient::from_environment()?;
+        // A server may say nothing for long.
+        let stops = client.clone();
+        signals::when_asked(move || {
+            stops.stop();
+            if IS_PUBLISHING.load(SeqCst) {
+                // Whether anybody reads it changes nothing.
+                standard_streams::note(b"dpipe: an object is being published: the server's answer is waited for\n");
+            }
+        })?;
+        Ok(ObjectAccess(client))
+    }
+
+    /// Checks that an object can have an address.
+    pub(crate) fn check_address(&self, address: &str) -> Result<()> {
+        address.parse::<ObjectAddress>().map(drop)
+    }
+
+    /// Opens an object for reading.
+    pub(crate) fn open(&self, address: &str) -> Result<AnyObject> {
+        self.0.open(address).map(AnyObject)
+    }
+
+    /// Begins an object that so many threads write at once.
+    pub(crate) fn create(&self, address: &str, expected_len: Option<u64>, writers: usize) -> Result<AnyObject> {
+        let options = CreateOptions::default().expected_len(expected_len).writers(writers);
+        self.0.create(address, options).map(AnyObject)
+    }
+
+    /// Begins an object that must not exist when it is published.
+    pub(crate) fn create_only_new(&self, address: &str, expected_len: u64) -> Result<AnyObject> {
+        let options = CreateOptions::default().expected_len(expected_len).writers(WRITERS).only_new(true);
+        self.0.create(address, options).map(AnyObject)
+    }
+
+    /// Removes an object.
+    pub(crate) fn remove(&self, address: &str) -> Result<()> {
+        self.0.remove(address)
+    }
+
+    /// The addresses that a pattern stands for; an address that is no pattern stands for itself.
+    pub(crate) fn list(&self, address: &str) -> Result<Vec<String>> {
+        if !address.ends_with('*') || address.starts_with("http") {
+            return Ok(vec![address.to_owned()]);
+        }
+        Ok(self.0.list(address)?.into_iter().map(|found| found.address.to_string()).collect())
+    }
+}
+
+/// An object that is read or written.
+#[derive(Debug)]
+pub(crate) struct AnyObject(Object);
+
+impl AnyObject {
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Its address.
+    pub(crate) fn address(&self) -> String {
+        self.0.address().to_string()
+    }
+
+    /// The last part of its key.
+    pub(crate) fn file_name(&self) -> Option<&str> {
+        self.0.address().file_name()
+    }
+
+    /// Bytes of a part, where it is written.
+    pub(crate) fn part_bytes(&self) -> Option<usize> {
+        self.0.part_bytes().map(|part| usize::try_from(part).unwrap_or(usize::MAX))
+    }
+
+    /// Makes it visible.
+    pub(crate) fn publish(&self, len: u64) -> Result<()> {
+        // The answer to the request that publishes may be what a signal ends.
+        signals::undo_says(format!("{} may be published: look at it", self.0.address()));
+        IS_PUBLISHING.store(true, SeqCst);
+        let published = self.0.publish(len);
+        IS_PUBLISHING.store(false, SeqCst);
+        published?;
+        signals::undo_says(format!("{} is published", self.0.address()));
+        Ok(())
+    }
+
+    /// What a user is told of it beside its bytes.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let found = self.0.leftovers();
+        let mut notes = Vec::new();
+        if found.removed > 0 {
+            notes.push(format!("{} unfinished uploads to {} were removed", found.removed, self.0.address()));
+        }
+        if found.left > 0 {
+            notes.push(format!(
+                "{} unfinished uploads to {} were left: they made progress lately",
+                found.left,
+                self.0.address()
+            ));
+        }
+        if let Some(why) = &found.unknown {
+            notes.push(format!("whether unfinished uploads to {} were left is not known: {why}", self.0.address()));
+        }
+        notes
+    }
+
+    /// What was asked of the server, in a line.
+    pub(crate) fn report(&self) -> String {
+        let r = self.0.report();
+        let checked = if r.read_verified { ", the server's checksum of all bytes holds" } else { "" };
+        format!(
+            "{}: {} requests, {} of them again, {} came, {} went, {} at once{checked}",
+            self.0.address(),
+            r.requests,
+            r.retries,
+            units::bytes(r.received_bytes),
+            units::bytes(r.sent_bytes),
+            r.connections
+        )
+    }
+}
+
+impl Locator for AnyObject {
+    fn endpoint(&self) -> Endpoint {
+        self.0.endpoint()
+    }
+}

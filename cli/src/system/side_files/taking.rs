@@ -1,0 +1,37 @@
+//! Side files are taken here, and nowhere else.
+
+use std::sync::Arc;
+
+use datapipes::Result;
+
+use super::argument::SideFileArgument;
+use super::places::CommandPlaces;
+use super::writing::SideFile;
+use crate::objects;
+
+/// Gives side files to be written, each after it was compared with all that the command reads and
+/// writes, and with the side files before it.
+#[derive(Debug)]
+pub(crate) struct SideFiles(Arc<CommandPlaces>);
+
+impl SideFiles {
+    /// Those of a command with these places. None is added afterwards.
+    pub(crate) fn beside(places: CommandPlaces) -> SideFiles {
+        SideFiles(Arc::new(places))
+    }
+
+    /// The file of an option, if it was given.
+    ///
+    /// # Errors
+    /// `InvalidInput` with the option and both names, where it is one of the places. `Unsupported`
+    /// for objects and memory of other processes.
+    pub(crate) fn take(&mut self, option: &'static str, given: Option<&SideFileArgument>) -> Result<Option<SideFile>> {
+        let Some(path) = given.map(SideFileArgument::path) else { return Ok(None) };
+        if let Some(text) = path.to_str() {
+            objects::refuse(self.0.command(), &[text])?;
+        }
+        let file = SideFile::new(option, path, self.0.clone())?;
+        Arc::make_mut(&mut self.0).add_side_file(option, path);
+        Ok(Some(file))
+    }
+}

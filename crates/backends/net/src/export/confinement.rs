@@ -1,0 +1,215 @@
+//! What a holder may do, so that a client that takes it over has gained nothing but the export.
+//!
+//! Over TCP and shared memory a peer of UCX can write any memory of the holder, its stack included,
+//! and so run code in it. The holder has the export's pages, and nothing else that is worth having:
+//!
+//! * Landlock, before UCX is loaded: files below system folders can be read, and nothing can be
+//!   written, but RDMA's devices. No signal reaches others. Tracing others is refused.
+//! * A filter of system calls, once UCX is ready and its threads run: what moves bytes over
+//!   descriptors that there are, and over connections that come in. No program, process or thread
+//!   starts, nothing connects or listens, no memory becomes executable.
+//!
+//! Rejected: another user without rights, as for the devices of the fabric, since a peer of shared
+//! memory must be of the same user. A holder of shared memory can therefore attach other System V
+//! segments of its user, which its client can do anyway.
+
+use std::collections::BTreeMap;
+
+use datapipes_core::{Error, ErrorKind, Result};
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, Scope,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// What UCX reads: libraries, what the kernel says of devices and interfaces.
+const READ: [&str; 8] = ["/usr", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev/null", "/dev/infiniband"];
+/// What it writes below them.
+const WRITTEN: [&str; 2] = ["/dev/null", "/dev/infiniband"];
+
+/// Takes away files and signals. It must be the only thread. Returns whether this kernel enforces
+/// it.
+///
+/// # Errors
+/// `Unavailable` where the process cannot give up privileges. A kernel without Landlock is no
+/// error: the filter of system calls remains.
+pub(super) fn confine_paths() -> Result<bool> {
+    let os = |e: rustix::io::Errno| Error::os("confine", e.raw_os_error(), "a holder");
+    rustix::thread::set_no_new_privs(true).map_err(os)?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(os)?;
+    let rule = |path: &&str, access| PathFd::new(path).map(|fd| PathBeneath::new(fd, access)).ok();
+    let read = AccessFs::from_read(ABI::V5);
+    let rules: Vec<_> = READ.iter().filter_map(|path| rule(path, read)).collect();
+    let written: Vec<_> =
+        WRITTEN.iter().filter_map(|path| rule(path, read | AccessFs::WriteFile | AccessFs::IoctlDev)).collect();
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))
+        .and_then(|r| r.scope(Scope::Signal))
+        .and_then(|r| r.create())
+        .and_then(|r| r.add_rules(rules.into_iter().chain(written).map(Ok::<_, landlock::RulesetError>)))
+        .and_then(|r| r.restrict_self());
+    let enforced = ruleset.map(|status| status.ruleset != RulesetStatus::NotEnforced);
+    enforced.map_err(|e| Error::new(ErrorKind::Unavailable, "confine", format!("a holder: {e}")))
+}
+
+/// In place of transports: the holder moves nothing itself.
+pub(super) const NO_TRANSPORT: &str = "";
+
+/// Takes away system calls, from all threads.
+///
+/// # Errors
+/// `Unavailable` where the kernel has no such filters: a holder does not run without one.
+pub(super) fn confine_calls(transports: &str) -> Result<()> {
+    let refused =
+        |e: &dyn std::fmt::Display| Error::new(ErrorKind::Unavailable, "confine", format!("the filter of calls: {e}"));
+    let filter = filter(transports).map_err(|e| refused(&e))?;
+    seccompiler::apply_filter_all_threads(&filter).map_err(|e| refused(&e))
+}
+
+fn filter(transports: &str) -> Result<BpfProgram, seccompiler::BackendError> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    SeccompFilter::new(allowed(transports)?, refuse, SeccompAction::Allow, arch)?.try_into()
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// The system calls that a holder may make.
+fn allowed(transports: &str) -> Result<Rules, seccompiler::BackendError> {
+    let plain = [
+        // Calls that move bytes over descriptors that there are.
+        libc::SYS_read,
+        libc::SYS_write,
+        libc::SYS_readv,
+        libc::SYS_writev,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_shutdown,
+        libc::SYS_close,
+        // Connections that come in, and what UCX asks of its own.
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_getsockname,
+        libc::SYS_getpeername,
+        libc::SYS_getsockopt,
+        libc::SYS_setsockopt,
+        libc::SYS_fcntl,
+        // Files that Landlock permits.
+        libc::SYS_openat,
+        libc::SYS_newfstatat,
+        libc::SYS_fstat,
+        libc::SYS_lseek,
+        libc::SYS_getdents64,
+        libc::SYS_readlinkat,
+        // Waiting, waking and time.
+        libc::SYS_ppoll,
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_ctl,
+        libc::SYS_epoll_create1,
+        libc::SYS_eventfd2,
+        libc::SYS_timerfd_create,
+        libc::SYS_timerfd_settime,
+        libc::SYS_futex,
+        libc::SYS_clock_gettime,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_nanosleep,
+        libc::SYS_gettimeofday,
+        libc::SYS_sched_yield,
+        libc::SYS_restart_syscall,
+        libc::SYS_rseq,
+        libc::SYS_set_robust_list,
+        // Its own memory.
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_madvise,
+        libc::SYS_brk,
+        // Itself, and its end.
+        libc::SYS_getpid,
+        libc::SYS_gettid,
+        libc::SYS_getuid,
+        libc::SYS_geteuid,
+        libc::SYS_getrandom,
+        libc::SYS_getcpu,
+        libc::SYS_sched_getaffinity,
+        libc::SYS_uname,
+        libc::SYS_sysinfo,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigaction,
+        libc::SYS_sigaltstack,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+    ];
+    let mut rules: Rules = plain.into_iter().map(|call| (call, Vec::new())).collect();
+    #[cfg(target_arch = "x86_64")]
+    for call in [libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_readlink, libc::SYS_stat] {
+        rules.insert(call, Vec::new());
+    }
+    let word = |argument, op, value| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value);
+    let no_exec = || word(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0);
+    rules.insert(libc::SYS_mmap, vec![SeccompRule::new(vec![no_exec()?])?]);
+    rules.insert(libc::SYS_mprotect, vec![SeccompRule::new(vec![no_exec()?])?]);
+    // An abort of UCX ends the process by a signal to itself.
+    let own = word(0, SeccompCmpOp::Eq, std::process::id().into())?;
+    let abort = word(2, SeccompCmpOp::Eq, libc::SIGABRT as u64)?;
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![own, abort])?]);
+    // Questions about interfaces (`SIOC...`); devices of RDMA have others.
+    let of_interfaces = word(1, SeccompCmpOp::MaskedEq(0xffff_ff00), 0x8900)?;
+    let of_blocking = word(1, SeccompCmpOp::Eq, libc::FIONBIO)?;
+    let plain = transports.split(',').all(|name| matches!(name, "tcp" | "sysv" | NO_TRANSPORT));
+    let ioctl = vec![SeccompRule::new(vec![of_interfaces])?, SeccompRule::new(vec![of_blocking])?];
+    rules.insert(libc::SYS_ioctl, if plain { ioctl } else { Vec::new() });
+    if transports == "sysv" {
+        // Peers are woken by datagrams to the addresses of their sockets.
+        for call in [libc::SYS_shmat, libc::SYS_shmdt, libc::SYS_shmget, libc::SYS_shmctl, libc::SYS_sendto] {
+            rules.insert(call, Vec::new());
+        }
+    } else {
+        if transports != NO_TRANSPORT {
+            // Sockets that stay unconnected, to ask about interfaces: with no address to send to,
+            // and no datagrams, they reach nobody.
+            let stream = word(1, SeccompCmpOp::MaskedEq(0xf), libc::SOCK_STREAM as u64)?;
+            rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![stream])?]);
+        }
+        let no_address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
+        rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![no_address])?]);
+    }
+    Ok(rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use datapipes_testkit::child::in_child;
+
+    use super::*;
+
+    #[test]
+    fn a_confined_process_reads_system_folders_alone_and_starts_nothing() {
+        let secret = std::env::temp_dir().join(format!("datapipes-secret-{}", std::process::id()));
+        std::fs::write(&secret, "secret").unwrap();
+        in_child(&|| {
+            let refused =
+                |e: std::io::Error| assert!(matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)), "{e}");
+            if confine_paths().unwrap() {
+                refused(std::fs::read(&secret).unwrap_err());
+                refused(std::fs::write(&secret, "changed").unwrap_err());
+            } else {
+                println!("SKIPPED: files of a holder: this kernel has no Landlock");
+            }
+            std::fs::read("/proc/self/status").unwrap();
+            assert!(UnixDatagram::unbound().is_ok());
+            confine_calls("sysv").unwrap();
+            refused(UnixDatagram::unbound().unwrap_err());
+            refused(std::process::Command::new("/bin/true").status().unwrap_err());
+            refused(std::thread::Builder::new().spawn(|| ()).map(drop).unwrap_err());
+        });
+        assert_eq!(std::fs::read_to_string(&secret).unwrap(), "secret");
+        std::fs::remove_file(&secret).unwrap();
+    }
+}

@@ -1,0 +1,81 @@
+//! What all objects of a client share: options, settings, connections, the thread, the paces.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use datapipes_core::{Error, ErrorKind, Result};
+use futures_util::future::{Either, select};
+use tokio::sync::watch;
+
+use crate::options::ObjectOptions;
+use crate::pace::Pace;
+use crate::reactor::Reactor;
+use crate::server::Transport;
+use crate::server::retry::Attempts;
+use crate::server::settings::Settings;
+
+/// The shared state of a client.
+pub(crate) struct ClientState {
+    pub(crate) options: ObjectOptions,
+    pub(crate) settings: Settings,
+    pub(crate) transport: Transport,
+    pub(crate) reactor: Arc<Reactor>,
+    pub(crate) reads: Arc<Pace>,
+    pub(crate) writes: Arc<Pace>,
+    seeds: AtomicU64,
+    stopped: watch::Sender<bool>,
+}
+
+/// The error of what a client does not do any more.
+pub(crate) fn stopped(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Interrupted, operation, "the client of the server was stopped")
+}
+
+impl ClientState {
+    pub(crate) fn new(
+        options: ObjectOptions,
+        settings: Settings,
+        transport: Transport,
+        reactor: Arc<Reactor>,
+    ) -> ClientState {
+        let (reads, writes) = (Pace::new(options.connections), Pace::new(options.connections));
+        let (seeds, stopped) = (AtomicU64::new(1), watch::Sender::new(false));
+        ClientState { options, settings, transport, reactor, reads, writes, seeds, stopped }
+    }
+
+    /// Ends all requests but those that end uploads.
+    pub(crate) fn stop(&self) {
+        self.stopped.send_replace(true);
+    }
+
+    pub(crate) fn has_stopped(&self) -> bool {
+        *self.stopped.borrow()
+    }
+
+    /// Waits until it is stopped.
+    pub(crate) async fn has_to_stop(&self) {
+        let mut stopped = self.stopped.subscribe();
+        // The sender lives as long as this value, so an error is impossible.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    }
+
+    /// The outcome of a task, unless the client is stopped before it.
+    pub(crate) async fn unless_stopped<T>(
+        &self,
+        operation: &'static str,
+        task: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match select(pin!(self.has_to_stop()), pin!(task)).await {
+            Either::Left(_) => Err(stopped(operation)),
+            Either::Right((outcome, _)) => outcome,
+        }
+    }
+
+    /// The attempts at a request.
+    pub(crate) fn attempts(&self) -> Attempts {
+        let seed = self.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
+        Attempts::new(&self.options, seed ^ u64::from(std::process::id()))
+    }
+}

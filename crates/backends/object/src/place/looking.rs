@@ -1,0 +1,130 @@
+//! Looking at the object before it is published, and after it.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use datapipes_core::{Error, ErrorKind, Result};
+use object_store::GetOptions;
+
+use super::handle::ObjectPlace;
+use super::pinned::Pinned;
+use super::published::PublishedObject;
+use crate::server::byte_sum::ByteSum;
+use crate::server::failure::{Cause, cause, status};
+
+/// How often an object is looked for that was just published.
+const MAX_LOOKS: u32 = 3;
+/// The pause between the looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+impl ObjectPlace {
+    /// Refuses to publish a new object where there is one. The condition that goes with the request
+    /// is what decides between writers at once; some servers ignore it, and then this look is all
+    /// that keeps an object from being replaced. (Rejected: trying the condition on an object that
+    /// is there. A server that ignores it would replace that object by what is sent.)
+    pub(super) async fn refuse_existing(&self) -> Result<()> {
+        let mut attempts = self.client.attempts();
+        let options = || GetOptions { head: true, ..GetOptions::default() };
+        loop {
+            let look = self.looks.objects.get_opts(&self.looks.path, options());
+            match self.client.unless_stopped("publish", async { Ok(look.await) }).await? {
+                Ok(_) => return Err(self.exists_already("")),
+                Err(error) => match (status(&error), attempts.after(&error)) {
+                    // There is none; or these credentials may not look, and the condition decides.
+                    (Some(404 | 400 | 401 | 403 | 405 | 501), _) => return Ok(()),
+                    (_, None) => return Err(self.failed("publish", &error)),
+                    (_, Some(pause)) => {
+                        self.looks.exchange.again();
+                        tokio::time::sleep(pause).await;
+                    }
+                },
+            }
+        }
+    }
+
+    fn exists_already(&self, perhaps: &str) -> Error {
+        let why = format!("{}: it exists already{perhaps}", self.name);
+        Error::new(ErrorKind::InvalidInput, "publish", why)
+            .with_advice("choose another key, or do not ask for a new object")
+    }
+
+    /// The error of the request that publishes.
+    pub(super) fn unpublished(&self, error: &object_store::Error, failed_before: bool) -> Error {
+        let made = self.failed("publish", error);
+        match (cause(error), status(error)) {
+            (_, Some(409 | 412)) if self.store.exchange.only_new.load(SeqCst) => {
+                let perhaps = if failed_before { " (an attempt whose answer was lost may have made it)" } else { "" };
+                self.exists_already(perhaps)
+            }
+            (Cause::Broken(_), _) => {
+                let why = format!("{}; the answer is missing, so the object may be published", made.context());
+                Error::new(made.kind(), "publish", why).with_advice("look at the object before writing it again")
+            }
+            _ => made,
+        }
+    }
+
+    /// Looks at what was just published, and again where it is not there yet.
+    async fn look_again(&self) -> Result<Pinned> {
+        let mut looks = 1;
+        loop {
+            match Pinned::look(&self.client, &self.looks, &self.name).await {
+                Err(error) if error.kind() == ErrorKind::NotFound && looks < MAX_LOOKS => {
+                    looks += 1;
+                    tokio::time::sleep(LOOK_PAUSE).await;
+                }
+                seen => return seen,
+            }
+        }
+    }
+
+    /// Looks at the object that was published.
+    pub(super) async fn verify(
+        &self,
+        len: u64,
+        e_tag: Option<String>,
+        sum: Option<ByteSum>,
+    ) -> Result<PublishedObject> {
+        let seen = self.look_again().await.map_err(|error| {
+            if error.kind() == ErrorKind::NotFound {
+                let why = format!("it was published, but the server does not have it: {}", error.context());
+                return Error::new(ErrorKind::NotFound, "publish", why)
+                    .with_advice("another program may have removed it, or the server keeps nothing");
+            }
+            let why = format!("it was published, but the look at it failed: {}", error.context());
+            let advice = "it is visible in the place of what was there; its length and checksum were not compared";
+            Error::new(error.kind(), "publish", why).with_advice(advice)
+        })?;
+        let wrong = |what: String| {
+            let why = format!(
+                "{}: it was published, but the object at the server is not what was published: {what}",
+                self.name
+            );
+            Err(Error::new(ErrorKind::Corrupt, "publish", why)
+                .with_advice("another writer may have replaced it; look at it"))
+        };
+        if seen.len != len {
+            return wrong(format!("it has {} bytes instead of {len}", seen.len));
+        }
+        let bare = |tag: &str| tag.trim_matches('"').to_owned();
+        if let (Some(mine), Some(its)) = (e_tag.as_deref().map(bare), seen.e_tag().map(bare))
+            && mine != its
+        {
+            return wrong("it has another ETag".into());
+        }
+        // A server may have a sum of another kind than the one that was sent.
+        let checked = match (sum, seen.sum()) {
+            (Some(mine), Some(its)) if mine.kind != its.kind => false,
+            (Some(mine), Some(its)) if mine != its => return wrong(format!("it has another {}", mine.kind.name())),
+            (mine, its) => mine.is_some() && its.is_some(),
+        };
+        if e_tag.is_none() && !checked {
+            let why =
+                format!("{}: the answer to publishing was lost, and an object of this length is there", self.name);
+            return Err(Error::new(ErrorKind::Device, "publish", why).with_advice("compare it before relying on it"));
+        }
+        self.was_published.store(true, SeqCst);
+        let (e_tag, version) = (seen.e_tag().map(str::to_owned), seen.version().map(str::to_owned));
+        Ok(PublishedObject { len, e_tag, version, checksum_verified: checked })
+    }
+}

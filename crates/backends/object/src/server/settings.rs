@@ -1,0 +1,325 @@
+//! What the environment and profile files say: credentials, regions, endpoints.
+//!
+//! The names are those of the clouds' own tools: `AWS_*`, `GOOGLE_*`, `AZURE_*`. Of AWS's profile
+//! files, the keys of a user, the region and the endpoint are read. Roles, single sign-on and
+//! `credential_process` are not; a program that needs them puts what `aws configure
+//! export-credentials` prints into the environment.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use datapipes_core::{Error, ErrorKind, Result};
+use object_store::aws::AmazonS3ConfigKey;
+use object_store::azure::AzureConfigKey;
+use object_store::gcp::GoogleConfigKey;
+
+use super::secrets::Secrets;
+use crate::address::ObjectScheme;
+
+/// The most bytes of a profile file that are read.
+const MAX_PROFILE: u64 = 1 << 20;
+
+/// Settings by the names of environment variables.
+#[derive(Clone, Default)]
+pub(crate) struct Settings {
+    values: BTreeMap<String, String>,
+    /// A profile that is named, and that no file has.
+    missing_profile: Option<String>,
+}
+
+impl Settings {
+    /// Takes the settings of this process's environment, and those of AWS's profile files where
+    /// the environment has no key.
+    pub(crate) fn of_environment() -> Settings {
+        let ours = |name: &str| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix));
+        // A value that is no text is kept, so that it is refused by its name.
+        let text = |value: OsString| value.to_string_lossy().into_owned();
+        let texts = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, text(value))));
+        let values = texts.filter(|(name, _)| ours(name)).collect();
+        let mut settings = Settings { values, missing_profile: None };
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        settings.add_profile(home.as_deref());
+        settings
+    }
+
+    /// Takes these settings and no others.
+    pub(crate) fn of(given: impl IntoIterator<Item = (String, String)>) -> Settings {
+        let mut settings = Settings { values: given.into_iter().collect(), missing_profile: None };
+        settings.add_profile(None);
+        settings
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Checks what the protocols' library takes as it is, and would end its task about: addresses,
+    /// and what becomes a part of a request. Settings that it does not know are not looked at.
+    ///
+    /// # Errors
+    /// `InvalidInput` with the name of the setting, and without its value: a user and a password
+    /// may be in it.
+    pub(crate) fn check(&self, scheme: ObjectScheme) -> Result<()> {
+        let bad = |why: String| Error::new(ErrorKind::InvalidInput, "connect", why);
+        let prefix = prefix_of(scheme);
+        if let Some(profile) = self.missing_profile.as_ref().filter(|_| scheme == ObjectScheme::S3) {
+            let why = format!("AWS_PROFILE: no profile file has `{}`", profile.escape_debug());
+            return Err(bad(why).with_advice("its section is [NAME] in credentials, [profile NAME] in config"));
+        }
+        let forbids_plain = self.get(&format!("{prefix}ALLOW_HTTP")).is_some_and(is_no);
+        for (name, value) in self.with_prefix(prefix).filter(|(name, value)| !value.is_empty() && is_taken(name)) {
+            if !is_file_or_text(name) && !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+                let error = bad(format!("{name} has a newline, or another character that no request takes"));
+                return Err(error.with_advice("a value that was read from a file ends in a newline: leave it out"));
+            }
+            if is_address(name) {
+                check_address(value, forbids_plain && !is_local(name)).map_err(|why| {
+                    bad(format!("{name} {why}")).with_advice("write it as http://HOST:PORT or https://HOST")
+                })?;
+            }
+            if name == "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"
+                && !(value.starts_with('/') && value.parse::<http::uri::PathAndQuery>().is_ok())
+            {
+                return Err(bad(format!("{name} is no path of a server")).with_advice("write it as /PATH"));
+            }
+            let sums = ["crc64nvme", "sha256", "crc32c", "none"];
+            if name == "AWS_CHECKSUM_ALGORITHM" && !sums.contains(&value.to_ascii_lowercase().as_str()) {
+                return Err(bad(format!("{name}: `{value}` is none of {}", sums.join(", "))));
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings whose names begin so.
+    pub(crate) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.values
+            .iter()
+            .filter(move |(name, _)| name.starts_with(prefix))
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The values that no message may contain.
+    pub(crate) fn secrets(&self) -> Secrets {
+        Secrets::new(self.values.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect())
+    }
+
+    /// Adds what the profile files say and the settings do not.
+    fn add_profile(&mut self, home: Option<&Path>) {
+        let file = |name: &str, usual: &str| {
+            self.get(name).map(PathBuf::from).or_else(|| home.map(|home| home.join(".aws").join(usual)))
+        };
+        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials").and_then(|path| read(&path));
+        let config = file("AWS_CONFIG_FILE", "config").and_then(|path| read(&path));
+        let named = self.get("AWS_PROFILE").or_else(|| self.get("AWS_DEFAULT_PROFILE")).map(str::to_owned);
+        let profile = named.as_deref().unwrap_or("default");
+        let of_config = config.and_then(|text| section(&text, &[profile, &format!("profile {profile}")]));
+        let of_credentials = credentials.and_then(|text| section(&text, &[profile]));
+        // Without it, another identity would act: that of the machine, for example.
+        let is_missing = of_config.is_none() && of_credentials.is_none();
+        self.missing_profile = named.filter(|name| is_missing && name != "default");
+        let mut found = of_config.unwrap_or_default();
+        found.extend(of_credentials.unwrap_or_default());
+        // A key and its secret come from one source.
+        if self.get("AWS_ACCESS_KEY_ID").is_none() {
+            for name in ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"] {
+                self.take(name, &found, &name.to_ascii_uppercase());
+            }
+        }
+        if self.get("AWS_REGION").is_none() && self.get("AWS_DEFAULT_REGION").is_none() {
+            self.take("region", &found, "AWS_REGION");
+        }
+        if self.get("AWS_ENDPOINT_URL").is_none() && self.get("AWS_ENDPOINT").is_none() {
+            self.take("endpoint_url", &found, "AWS_ENDPOINT_URL");
+        }
+    }
+
+    fn take(&mut self, from: &str, found: &BTreeMap<String, String>, name: &str) {
+        if let Some(value) = found.get(from) {
+            self.values.insert(name.to_owned(), value.clone());
+        }
+    }
+}
+
+/// How the names of a cloud's settings begin.
+fn prefix_of(scheme: ObjectScheme) -> &'static str {
+    match scheme {
+        ObjectScheme::Gcs => "GOOGLE_",
+        ObjectScheme::Azure => "AZURE_",
+        ObjectScheme::S3 | ObjectScheme::Http => "AWS_",
+    }
+}
+
+/// Whether the protocols' library takes a setting of this name. Proxies are not used.
+fn is_taken(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let is_known = lower.parse::<AmazonS3ConfigKey>().is_ok()
+        || lower.parse::<GoogleConfigKey>().is_ok()
+        || lower.parse::<AzureConfigKey>().is_ok();
+    is_known && !name.contains("_PROXY_")
+}
+
+/// Whether a setting is the path of a file, or a text of several lines.
+fn is_file_or_text(name: &str) -> bool {
+    name.ends_with("_FILE")
+        || name.starts_with("GOOGLE_SERVICE_ACCOUNT")
+        || matches!(name, "GOOGLE_APPLICATION_CREDENTIALS" | "AWS_CA_BUNDLE")
+}
+
+/// Whether a setting is the address of a server.
+fn is_address(name: &str) -> bool {
+    let is_one = ["ENDPOINT", "BASE_URL", "FULL_URI", "AUTHORITY_HOST", "SERVICE_URL"];
+    is_one.iter().any(|word| name.contains(word)) && !name.contains("_USE_")
+}
+
+/// Whether a server is one of the machine itself, which gives credentials and knows no TLS.
+fn is_local(name: &str) -> bool {
+    ["METADATA", "CONTAINER", "MSI", "IDENTITY"].iter().any(|word| name.contains(word))
+}
+
+/// Whether a value says no, as the protocols' library reads it.
+fn is_no(value: &str) -> bool {
+    matches!(value.to_ascii_lowercase().as_str(), "0" | "false" | "off" | "no" | "n")
+}
+
+fn check_address(value: &str, needs_tls: bool) -> std::result::Result<(), &'static str> {
+    let uri = value.parse::<http::Uri>().map_err(|_| "is no address of a server")?;
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or("is no address of a server")?;
+    let is_host = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte));
+    if !matches!(uri.scheme_str(), Some("http" | "https")) || !is_host {
+        return Err("is no address of a server");
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("has a user or a password, which are not sent");
+    }
+    if needs_tls && uri.scheme_str() == Some("http") {
+        return Err("has no TLS, which the setting ALLOW_HTTP asks for");
+    }
+    Ok(())
+}
+
+/// Whether the value of a setting of this name is a secret, or goes with one.
+fn is_secret(name: &str) -> bool {
+    ["SECRET", "KEY", "TOKEN", "PASSWORD", "SAS"].iter().any(|word| name.contains(word)) && !name.ends_with("_FILE")
+}
+
+fn read(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(MAX_PROFILE).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The settings of the sections of these names, if there is one.
+fn section(text: &str, names: &[&str]) -> Option<BTreeMap<String, String>> {
+    let mut within = false;
+    let mut found: Option<BTreeMap<String, String>> = None;
+    for line in text.lines() {
+        // Lines that are indented are settings of a setting.
+        if line.starts_with([' ', '\t', '#', ';']) {
+            continue;
+        }
+        if let Some(name) = line.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            within = names.contains(&name.trim());
+            if within {
+                found.get_or_insert_default();
+            }
+        } else if within && let Some((name, value)) = line.split_once('=') {
+            found.get_or_insert_default().insert(name.trim().to_owned(), value.trim().to_owned());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused_by_name() {
+        let check = |name: &str, value: &str| {
+            let scheme = match name.split_once('_').unwrap().0 {
+                "AZURE" => ObjectScheme::Azure,
+                "GOOGLE" => ObjectScheme::Gcs,
+                _ => ObjectScheme::S3,
+            };
+            Settings::of([(name.to_owned(), value.to_owned())]).check(scheme)
+        };
+        for (name, value) in [
+            ("AWS_ENDPOINT_URL", "nonsense"),
+            ("AWS_ENDPOINT_URL", "localhost:9000"),
+            ("AWS_ENDPOINT_URL", "http://user:pass-word@h"),
+            ("AWS_ENDPOINT_URL", "http://%zz/"),
+            ("AWS_ENDPOINT_URL", " http://h"),
+            ("AWS_ENDPOINT_URL_S3", "ftp://h"),
+            ("AWS_METADATA_ENDPOINT", "nonsense"),
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "nonsense"),
+            ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/no sense"),
+            ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "sense"),
+            ("AWS_SESSION_TOKEN", "token\n"),
+            ("AWS_REGION", "us-east-1\n"),
+            ("AWS_DEFAULT_REGION", "us\u{7f}east"),
+            ("AWS_DEFAULT_CONTENT_TYPE", "a\nb"),
+            ("AWS_REGION", "\u{fffd}"),
+            ("AWS_CHECKSUM_ALGORITHM", "md5"),
+            ("AZURE_STORAGE_TOKEN", "t\n"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "a\nb"),
+            ("AZURE_AUTHORITY_HOST", "nonsense"),
+            ("GOOGLE_BEARER_TOKEN", "t\n"),
+        ] {
+            let error = check(name, value).expect_err(name);
+            assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains(name), "{error}");
+            assert!(!error.to_string().contains("pass-word"), "{error}");
+        }
+        for (name, value) in [
+            ("AWS_ENDPOINT_URL", "http://h:1"),
+            ("AWS_ENDPOINT_URL", "http://[::1]:9000/path"),
+            ("AWS_CHECKSUM_ALGORITHM", "SHA256"),
+            ("AWS_ENDPOINT_URL", ""),
+            ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/credentials?id=1"),
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", "/\u{e9}/token"),
+            ("GOOGLE_SERVICE_ACCOUNT_KEY", "{\n}"),
+            // Nobody reads it.
+            ("AWS_PAGER", "a\nb"),
+        ] {
+            check(name, value).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+        let plain = |allow: &str, name: &str| {
+            Settings::of([("AWS_ALLOW_HTTP", allow), (name, "http://h")].map(|(n, v)| (n.to_owned(), v.to_owned())))
+                .check(ObjectScheme::S3)
+        };
+        assert!(plain("false", "AWS_ENDPOINT_URL").unwrap_err().to_string().contains("has no TLS"));
+        assert!(plain("true", "AWS_ENDPOINT_URL").is_ok() && plain("false", "AWS_METADATA_ENDPOINT").is_ok());
+    }
+
+    #[test]
+    fn profiles_fill_what_the_environment_leaves_open() {
+        let folder = datapipes_testkit::TempFolder::beside_the_program().unwrap();
+        let path = |name: &str| folder.path(name).display().to_string();
+        let credentials = "[default]\naws_access_key_id = A\naws_secret_access_key=secret-of-default\n\
+                           [other]\naws_access_key_id=B\naws_secret_access_key = secret-of-other\n  nested = 1\n";
+        std::fs::write(path("credentials"), credentials).unwrap();
+        std::fs::write(path("config"), "[profile other]\nregion = eu-west-1\nendpoint_url=http://h:1\n[default]\n")
+            .unwrap();
+        let given = |more: &[(&str, &str)]| {
+            let files = [
+                ("AWS_SHARED_CREDENTIALS_FILE".to_owned(), path("credentials")),
+                ("AWS_CONFIG_FILE".to_owned(), path("config")),
+            ];
+            Settings::of(files.into_iter().chain(more.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))))
+        };
+        assert_eq!(given(&[]).get("AWS_ACCESS_KEY_ID"), Some("A"));
+        assert_eq!(given(&[]).get("AWS_REGION"), None);
+        let other = given(&[("AWS_PROFILE", "other")]);
+        assert_eq!(other.get("AWS_SECRET_ACCESS_KEY"), Some("secret-of-other"));
+        assert_eq!((other.get("AWS_REGION"), other.get("AWS_ENDPOINT_URL")), (Some("eu-west-1"), Some("http://h:1")));
+        let own = given(&[("AWS_ACCESS_KEY_ID", "C"), ("AWS_REGION", "here")]);
+        assert_eq!((own.get("AWS_SECRET_ACCESS_KEY"), own.get("AWS_REGION")), (None, Some("here")));
+        assert_eq!(other.secrets().scrub("secret-of-other!"), "***!");
+        assert!(other.check(ObjectScheme::S3).is_ok() && given(&[]).check(ObjectScheme::S3).is_ok());
+        let missing = given(&[("AWS_PROFILE", "typo")]);
+        assert!(missing.check(ObjectScheme::S3).unwrap_err().to_string().contains("typo"));
+        assert!(missing.check(ObjectScheme::Gcs).is_ok());
+    }
+}

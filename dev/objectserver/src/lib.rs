@@ -1,0 +1,22 @@
+//! What the tests of objects talk to.
+//!
+//! - [`S3Server`]: a real S3 server (`s3s` over `s3s-fs`) in this process, whose objects are files
+//!   of a folder. It checks signatures, `If-Match` and checksums, and lists unfinished uploads.
+//!   It also answers by TLS.
+//! - [`GatewayServer`]: another S3 server, of other authors, in a process of its own.
+//! - [`WebServer`]: a web server over a folder, with TLS by a [`ServerCertificate`] if asked.
+//! - [`FaultProxy`]: a proxy in front of it that cuts, delays, damages and refuses.
+#![deny(unsafe_code)]
+
+mod certificate;
+mod gateway;
+mod proxy;
+mod server;
+mod store;
+mod web;
+
+pub use certificate::ServerCertificate;
+pub use gateway::GatewayServer;
+pub use proxy::{FaultProxy, ProxyFault, ProxyRequest};
+pub use server::S3Server;
+pub use web::WebServer;
