@@ -320,9 +320,9 @@ fn the_sentence_names_who_was_waited_for() {
         ("stream --from file:lines --through exec:'sort -r | (sleep 2; cat)' -o out", "into sort"),
         ("stream --from file:lines --through exec:'sleep 2; cat > /dev/null' --block-size 1M -o out", "into sleep"),
         // A named pipe whose writer is late.
-        ("sort <(sleep 3; cat few) -o out", "the other program's reads of the input"),
-        ("sort few <(sleep 3; cat few) -o out", "reads of the input"),
-        ("sort -m sorted <(sleep 3; sort few) -o out", "reads of the inputs"),
+        ("sort <(sleep 3; cat few) -o out", "the other program, which writes the input"),
+        ("sort few <(sleep 3; cat few) -o out", "which writes the input"),
+        ("sort -m sorted <(sleep 3; sort few) -o out", "which writes an input"),
     ] {
         let text = sentence(at, &format!("dpipe {line} --report-html p.json"));
         let verdict = text.split("The bottleneck: ").nth(1).unwrap_or("").split(';').next().unwrap();
@@ -344,6 +344,56 @@ fn a_stop_is_nobodys_fault() {
     let part = text.split("it was stopped").nth(1).unwrap_or_else(|| panic!("{text}"));
     let percent: f64 = part.trim_start_matches([',', ' ']).split('%').next().unwrap().parse().unwrap();
     assert!(percent >= 50.0, "{text}");
+}
+
+/// A control group that may use a tenth of a core; removed at the end.
+struct QuotaGroup(PathBuf);
+
+impl QuotaGroup {
+    /// Makes one in a tree of version 1 or 2, or says why it cannot be.
+    fn make() -> Result<QuotaGroup, String> {
+        let name = format!("dpipe-quota-{}", std::process::id());
+        let unified = Path::new("/sys/fs/cgroup");
+        let controllers = fs::read_to_string(unified.join("cgroup.controllers")).unwrap_or_default();
+        let (parent, limits): (_, &[(&str, &str)]) = match controllers.split_whitespace().any(|name| name == "cpu") {
+            true => (unified.to_owned(), &[("cpu.max", "10000 100000")]),
+            false => (unified.join("cpu"), &[("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "10000")]),
+        };
+        let group = QuotaGroup(parent.join(name));
+        let failed = |e: std::io::Error| format!("{}: {e}", group.0.display());
+        fs::create_dir(&group.0).map_err(failed)?;
+        for (file, limit) in limits {
+            fs::write(group.0.join(file), limit).map_err(failed)?;
+        }
+        Ok(group)
+    }
+}
+
+impl Drop for QuotaGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A limit of a container is what it says, not what the steps waited for meanwhile.
+#[test]
+fn a_quota_of_processor_time_is_named() {
+    let group = match QuotaGroup::make() {
+        Ok(group) => group,
+        Err(why) => return println!("SKIPPED: a_quota_of_processor_time_is_named: {why}"),
+    };
+    let folder = folder();
+    let at = folder.at();
+    let lines: String = (0..200_000).map(|n| format!("{}\n", n * 7919 % 200_000)).collect();
+    fs::write(at.join("lines"), lines).unwrap();
+    // The shell goes there, and the command with it.
+    let go = format!("echo $$ > {}/cgroup.procs", group.0.display());
+    for command in ["sort -S 2M lines -o out", "log bench --dir . --seconds 1"] {
+        let command = format!("{go}; exec dpipe {command} --report-html p.json");
+        let text = sentence(at, &command);
+        println!("{text}");
+        assert!(text.contains("the limit on processor time"), "{command}: {text}");
+    }
 }
 
 /// The comparison of a copy is a part of the picture, and files of `fine stat` have a section each.

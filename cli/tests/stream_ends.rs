@@ -8,8 +8,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
@@ -224,6 +224,48 @@ fn a_signal_ends_what_waits_for_a_silent_peer() {
     signal(&child, Signal::TERM);
     assert_eq!(ended(&mut child).signal(), Some(libc::SIGTERM));
     assert_eq!((folder.names().unwrap(), fs::read(&out).unwrap()), (vec!["out".into()], b"before".to_vec()));
+}
+
+/// The folders of control groups whose names begin so.
+fn groups_named(prefix: &str) -> Vec<PathBuf> {
+    let is_dir = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()).filter(is_dir) {
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)) {
+                found.push(path.clone());
+            }
+            folders.push(path);
+        }
+    }
+    found
+}
+
+/// As a terminal does it: the signal goes to the controller and the devices too.
+#[test]
+fn a_signal_to_the_whole_group_leaves_no_control_group() {
+    for how in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let folder = folder();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp:{}", listener.local_addr().unwrap());
+        let mut command = stream(&address, "crc32", &folder.path("out"));
+        let mut child = command.stderr(Stdio::null()).process_group(0).spawn().unwrap();
+        let (_peer, _) = listener.accept().unwrap();
+        // The devices are children of the controller, which is a child of a thread of the command.
+        let threads = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().flatten();
+        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        let controllers: Vec<String> =
+            children.flat_map(|c| c.split_whitespace().map(String::from).collect::<Vec<_>>()).collect();
+        assert!(!controllers.is_empty());
+        let groups = || controllers.iter().flat_map(|pid| groups_named(&format!("fabric-{pid}-"))).collect::<Vec<_>>();
+        println!("control groups before {how:?}: {:?}", groups());
+        rustix::process::kill_process_group(rustix::process::Pid::from_child(&child), how).unwrap();
+        assert_eq!(ended(&mut child).signal(), Some(how.as_raw()));
+        until("control groups that are removed", || groups().is_empty());
+        assert_eq!(folder.names().unwrap(), [""; 0]);
+    }
 }
 
 /// On a terminal, with the keys of one.

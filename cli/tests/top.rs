@@ -42,6 +42,25 @@ fn look(runtime: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// A service that is stopped, or hangs.
+#[test]
+fn a_service_that_does_not_answer_is_named() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    // Names of sockets are short.
+    let short = datapipes_testkit::TempFolder::new().unwrap();
+    bind(&socket, &SocketAddrUnix::new(short.join("dpiped.sock")).unwrap()).unwrap();
+    listen(&socket, 1).unwrap();
+    let _offering = Offering::start(&short, "1");
+    let mut seen = Value::Null;
+    datapipes_testkit::until("a row of another process", || {
+        seen = look(&short);
+        seen["rows"].as_array().is_some_and(|rows| !rows.is_empty())
+    });
+    let troubles = seen["troubles"].as_array().unwrap();
+    assert!(troubles.iter().any(|trouble| trouble.to_string().contains("did not answer within")), "{seen}");
+}
+
 fn wait_for_page(runtime: &Path, pid: u32) -> std::path::PathBuf {
     let begin = Instant::now();
     loop {

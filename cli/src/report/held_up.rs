@@ -12,11 +12,16 @@ pub(crate) const QUEUED: &str = "waiting for a core that other work has";
 /// stopped.
 pub(crate) const STOPPED: &str = "nothing of the process ran: it was stopped";
 
-/// Divides the seconds that threads of this process were in the kernel's queues for cores: those
-/// under a quota, and those behind other work. A thread that a quota keeps off its core stays in
-/// the queue, and the quota counts the threads of all processes that have it.
-pub(crate) fn of_queue(queued: f64, throttled: f64) -> [f64; 2] {
-    let throttled = throttled.clamp(0.0, queued.max(0.0));
+/// Divides the seconds that threads of this process were in the kernel's queues for cores, in so
+/// many seconds: those under a quota, and those behind other work. A thread that a quota keeps off
+/// its core stays in the queue, and the quota counts the threads of all processes that have it.
+///
+/// The quota counts once for each core, however many threads wait there. So while it counts, all
+/// that waited in the queue is taken to have waited for it.
+pub(crate) fn of_queue(queued: f64, throttled: f64, seconds: f64) -> [f64; 2] {
+    let (queued, throttled) = (queued.max(0.0), throttled.max(0.0));
+    let part_of_time = (throttled / seconds.max(1e-9)).min(1.0);
+    let throttled = throttled.max(queued * part_of_time).min(queued);
     [throttled, queued - throttled]
 }
 
@@ -44,7 +49,7 @@ impl HeldUp {
     fn of_seconds(seconds: f64, threads: f64, [stopped, queued, throttled]: [f64; 3]) -> HeldUp {
         let whole = seconds * threads.max(1.0);
         let stopped = (stopped / seconds).clamp(0.0, 1.0);
-        let [throttled, queued] = of_queue(queued, throttled).map(|seconds| seconds / whole);
+        let [throttled, queued] = of_queue(queued, throttled, seconds).map(|seconds| seconds / whole);
         let throttled = throttled.clamp(0.0, 1.0 - stopped);
         let queued = queued.clamp(0.0, 1.0 - stopped - throttled);
         HeldUp { stopped, queued, throttled }
@@ -87,6 +92,9 @@ mod tests {
         // throttled in all, with those of others.
         let limited = HeldUp::of_seconds(3.71, 1.0, [0.0, 3.33, 4.1]);
         assert!(limited.queued == 0.0 && (limited.throttled - 3.33 / 3.71).abs() < 1e-9, "{limited:?}");
+        // Two threads on one core, under a quota for 1.52 of 1.91 s, as the kernel counted it.
+        let two = HeldUp::of_seconds(1.91, 2.0, [0.0, 2.6, 1.52]);
+        assert!(two.throttled > 0.5 && two.queued < 0.15, "{two:?}");
         // Neighbours that are throttled while this process waits for its disk.
         let beside = HeldUp::of_seconds(3.0, 1.0, [0.0, 0.2, 5.0]);
         assert!(beside.throttled < 0.07, "{beside:?}");

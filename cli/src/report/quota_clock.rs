@@ -8,41 +8,67 @@ use std::path::{Path, PathBuf};
 
 /// The statistics of the own group and of those above it that can be seen here.
 #[derive(Debug, Default)]
-pub(crate) struct QuotaClock(Vec<OwnedFd>);
+pub(crate) struct QuotaClock(Vec<GroupClock>);
+
+#[derive(Debug)]
+struct GroupClock {
+    stat: OwnedFd,
+    /// How long the group waits in a period whose quota is used up, at least, in nanoseconds.
+    wait_ns: u64,
+}
 
 impl QuotaClock {
     /// Those of this process. Where no group has a quota they stand still.
     pub(crate) fn of_this_process() -> QuotaClock {
         let read = |path: &str| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
         let folders = folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-        let files = folders.iter().filter_map(|folder| File::open(folder.join("cpu.stat")).ok());
-        QuotaClock(files.map(OwnedFd::from).collect())
+        let groups = folders.iter().filter_map(|folder| {
+            let stat = OwnedFd::from(File::open(folder.join("cpu.stat")).ok()?);
+            let file = |name: &str| read(&folder.join(name).to_string_lossy());
+            let [max, quota, period] = ["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"].map(file);
+            let limit = if max.is_empty() { format!("{quota} {period}") } else { max };
+            Some(GroupClock { stat, wait_ns: wait_ns(&limit) })
+        });
+        QuotaClock(groups.collect())
     }
 
     /// Seconds so far, added up over the cores; of all threads of the groups, not of this process
     /// alone.
     pub(crate) fn seconds(&self) -> f64 {
         let mut text = [0; 4096];
-        let ns = self.0.iter().map(|file| {
-            let len = rustix::io::pread(file, &mut text[..], 0).unwrap_or(0);
-            throttled_ns(std::str::from_utf8(text.get(..len).unwrap_or_default()).unwrap_or(""))
+        let ns = self.0.iter().map(|group| {
+            let len = rustix::io::pread(&group.stat, &mut text[..], 0).unwrap_or(0);
+            throttled_ns(std::str::from_utf8(text.get(..len).unwrap_or_default()).unwrap_or(""), group.wait_ns)
         });
         ns.sum::<u64>() as f64 / 1e9
     }
 }
 
+/// How long a group waits in a period whose quota is used up, from the quota and the period in
+/// microseconds: as many cores as it needs at least used it up from the begin on. 0 without a
+/// quota (`max`, or -1).
+fn wait_ns(limit: &str) -> u64 {
+    let mut numbers = limit.split_whitespace().map(|number| number.parse::<u64>().ok().filter(|n| *n > 0));
+    let (Some(Some(quota)), Some(Some(period))) = (numbers.next(), numbers.next()) else { return 0 };
+    let in_use = quota / quota.div_ceil(period);
+    period.saturating_sub(in_use).saturating_mul(1000)
+}
+
 /// The time in a `cpu.stat` of version 2 (`throttled_usec`) or 1 (`throttled_time`, nanoseconds).
-fn throttled_ns(text: &str) -> u64 {
-    let of = |line: &str| {
-        let (name, value) = line.split_once(' ')?;
-        let value = value.trim().parse::<u64>().ok()?;
+/// Kernels count less of it than a group waits, so it is at least what the periods whose quota was
+/// used up tell.
+fn throttled_ns(text: &str, wait_ns: u64) -> u64 {
+    let (mut counted, mut by_periods) = (0, 0);
+    for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        let value = value.trim().parse::<u64>().unwrap_or(0);
         match name {
-            "throttled_usec" => Some(value.saturating_mul(1000)),
-            "throttled_time" => Some(value),
-            _ => None,
+            "throttled_usec" => counted = value.saturating_mul(1000),
+            "throttled_time" => counted = value,
+            "nr_throttled" => by_periods = value.saturating_mul(wait_ns),
+            _ => {}
         }
-    };
-    text.lines().find_map(of).unwrap_or(0)
+    }
+    counted.max(by_periods)
 }
 
 /// The folders of the own group and of those above it, from `/proc/self/cgroup` and
@@ -104,8 +130,13 @@ mod tests {
 
     #[test]
     fn the_time_of_both_versions_is_read() {
-        assert_eq!(throttled_ns("usage_usec 5\nnr_throttled 3\nthrottled_usec 1500\n"), 1_500_000);
-        assert_eq!(throttled_ns("nr_periods 4\nnr_throttled 3\nthrottled_time 8260000000\n"), 8_260_000_000);
-        assert_eq!(throttled_ns("usage_usec 5\nthrottled_usec x\n"), 0);
+        assert_eq!(throttled_ns("usage_usec 5\nnr_throttled 3\nthrottled_usec 1500\n", 0), 1_500_000);
+        assert_eq!(throttled_ns("nr_periods 4\nnr_throttled 3\nthrottled_time 8260000000\n", 90_000), 8_260_000_000);
+        assert_eq!(throttled_ns("usage_usec 5\nthrottled_usec x\n", 7), 0);
+        // A fifth of a core, as the kernel counted it: in 11 of 13 periods of a tenth of a second.
+        let wait = wait_ns("20000 100000");
+        assert_eq!(throttled_ns("nr_periods 13\nnr_throttled 11\nthrottled_time 630000000\n", wait), 880_000_000);
+        // Three halves of a core are used up by two cores at the earliest.
+        assert_eq!(["150000 100000", "max 100000", "-1\n100000\n", ""].map(wait_ns), [25_000_000, 0, 0, 0]);
     }
 }

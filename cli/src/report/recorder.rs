@@ -49,7 +49,7 @@ impl Recording {
     }
 
     /// The column with the time in which nothing of the process ran, although the recording thread
-    /// wanted to, in seconds: it was stopped.
+    /// wanted to, in seconds: it was stopped. What the host of a virtual machine took is none.
     pub(crate) fn stopped(&self) -> usize {
         self.columns + 4
     }
@@ -123,6 +123,7 @@ pub(crate) fn record<T>(
                 }
                 if Instant::now() >= due {
                     look(&mut course, stopped, &Course::push);
+                    stops.looks();
                     due = Instant::now() + course.every();
                 }
                 stops.sleeps();
@@ -144,10 +145,12 @@ pub(crate) fn record<T>(
     (value, Some(Recording { course, columns: own }))
 }
 
-/// Finds out for how long the process was stopped: a thread that wakes too late, and did not wait
-/// for a core.
+/// Finds out for how long the process was stopped: a thread that wakes too late, and neither waited
+/// for a core, nor for a page of a file, nor had its core taken by the host.
 struct StopClock {
     own: ThreadClock,
+    faults: FaultClock,
+    host: HostClock,
     asleep: Instant,
     /// Seconds in the queue for a core, also under a quota, when it fell asleep.
     before: f64,
@@ -164,21 +167,112 @@ impl StopClock {
     fn start() -> StopClock {
         let own = ThreadClock::of_this_thread();
         let before = own.read()[1];
-        StopClock { own, asleep: Instant::now(), before, stopped: 0.0 }
+        let (faults, host) = (FaultClock::of_this_thread(), HostClock::start());
+        StopClock { own, faults, host, asleep: Instant::now(), before, stopped: 0.0 }
     }
 
     fn sleeps(&mut self) {
+        self.faults.begin();
         (self.asleep, self.before) = (Instant::now(), self.own.read()[1]);
+    }
+
+    /// Looks at what the host took, beside the looks at the counters: what was taken between them
+    /// can explain a sleep that was too long.
+    fn looks(&mut self) {
+        self.host.look();
     }
 
     /// The seconds so far, now that a sleep is over.
     fn woke(&mut self) -> f64 {
         let late = self.asleep.elapsed().saturating_sub(StopClock::SLEEP);
         if late >= StopClock::LATE {
-            let explained = self.own.read()[1] - self.before;
-            self.stopped += (late.as_secs_f64() - explained).max(0.0);
+            let explained = self.own.read()[1] - self.before + self.host.look();
+            // How long the disk took for its page is not known.
+            if !self.faults.grew() {
+                self.stopped += (late.as_secs_f64() - explained).max(0.0);
+            }
         }
         self.stopped
+    }
+}
+
+/// The time that the host of a virtual machine took from the core of this thread.
+struct HostClock {
+    file: Option<std::fs::File>,
+    /// For each core at the last look, in the order of the file.
+    taken: Vec<f64>,
+}
+
+impl HostClock {
+    /// A tick of the times that are shown to programs: a hundredth of a second on all machines
+    /// that Linux runs on here (`USER_HZ`).
+    const TICK: f64 = 0.01;
+    /// The part of the file that is read: lines of several hundred cores.
+    const MAX_TEXT: usize = 64 << 10;
+
+    fn start() -> HostClock {
+        let mut clock = HostClock { file: std::fs::File::open("/proc/stat").ok(), taken: Vec::new() };
+        clock.look();
+        clock
+    }
+
+    /// The seconds that were taken from the present core since the last look.
+    fn look(&mut self) -> f64 {
+        let mut text = vec![0; HostClock::MAX_TEXT];
+        let len = self.file.as_ref().and_then(|file| rustix::io::pread(file, &mut text[..], 0).ok()).unwrap_or(0);
+        let now = taken(std::str::from_utf8(text.get(..len).unwrap_or_default()).unwrap_or(""));
+        let core = rustix::thread::sched_getcpu();
+        let of = |cores: &[f64]| cores.get(core).copied();
+        let grew = of(&now).zip(of(&self.taken)).map_or(0.0, |(now, before)| (now - before).max(0.0));
+        self.taken = now;
+        grew
+    }
+}
+
+/// What the host took from each core, in seconds, by the number of the core.
+fn taken(stat: &str) -> Vec<f64> {
+    let mut cores = Vec::new();
+    for line in stat.lines() {
+        let Some((core, values)) = line.strip_prefix("cpu").and_then(|rest| rest.split_once(' ')) else { break };
+        // The first line has the sums of all.
+        let Ok(core) = core.parse::<usize>() else { continue };
+        let ticks = values.split_whitespace().nth(7).and_then(|ticks| ticks.parse::<u32>().ok()).unwrap_or(0);
+        if core >= cores.len() && core < HostClock::MAX_TEXT {
+            cores.resize(core + 1, 0.0);
+        }
+        if let Some(of_core) = cores.get_mut(core) {
+            *of_core = f64::from(ticks) * HostClock::TICK;
+        }
+    }
+    cores
+}
+
+/// How often a thread waited for a page of a file: its own program's, for example.
+struct FaultClock {
+    file: Option<std::fs::File>,
+    before: u64,
+}
+
+impl FaultClock {
+    fn of_this_thread() -> FaultClock {
+        FaultClock { file: std::fs::File::open("/proc/thread-self/stat").ok(), before: 0 }
+    }
+
+    fn read(&self) -> u64 {
+        let mut text = [0; 512];
+        let len = self.file.as_ref().and_then(|file| rustix::io::pread(file, &mut text[..], 0).ok()).unwrap_or(0);
+        let text = String::from_utf8_lossy(text.get(..len).unwrap_or_default());
+        // The name may have anything in it, and ends at the last parenthesis.
+        let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
+        behind.split_whitespace().nth(9).and_then(|count| count.parse().ok()).unwrap_or(0)
+    }
+
+    fn begin(&mut self) {
+        self.before = self.read();
+    }
+
+    fn grew(&self) -> bool {
+        self.read() > self.before
     }
 }
 
@@ -201,6 +295,14 @@ fn memory_bytes(statm: Option<&OwnedFd>) -> f64 {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    #[test]
+    fn what_the_host_took_is_read_by_core() {
+        let stat = "cpu  9 0 9 99 0 0 0 77 0 0\ncpu0 5 0 4 50 0 0 0 31 0 0\ncpu2 4 0 5 49 0 0 0 46 0 0\nintr 5 6\n";
+        assert_eq!(taken(stat), [0.31, 0.0, 0.46]);
+        assert!(taken("").is_empty() && taken("cpu0 5").len() <= 1);
+        assert!(FaultClock::of_this_thread().file.is_some());
+    }
 
     #[test]
     fn a_course_has_its_begin_and_its_end_and_what_grew_between() {

@@ -209,7 +209,7 @@ impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} reads, {:.1}% hits; {} device reads, {:.2} bytes moved a byte asked",
+            "{} reads within a page, {:.1}% hits; {} device reads, {:.2} bytes moved a byte asked",
             self.reads,
             self.hit_percent(),
             self.device_reads,
@@ -244,6 +244,10 @@ impl fmt::Display for Metrics {
         )?;
         for (what, of) in self.latencies.iter().flat_map(|l| [("hits", &l.hits), ("misses", &l.misses)]) {
             let at = |percent| of.percentile_ns(percent);
+            if of.count() == 0 {
+                writeln!(f, "{what}: none was timed")?;
+                continue;
+            }
             writeln!(
                 f,
                 "{what}: {} timed, p50 {} ns, p99 {} ns, p99.9 {} ns, most {} ns",

@@ -65,7 +65,7 @@ measurements! {
 
     // A pipe, by the primitives of its route (datapipes-core, and the products for their pipes).
     PIPE_BYTES = "datapipes_pipe_bytes_total", Counter, Bytes, [Product, Pipe, Route, Primitive],
-        "Bytes that a primitive moved";
+        "Bytes that a primitive moved, counted in each step of the route that it carries out";
     PIPE_TRANSFERS = "datapipes_pipe_transfers_total", Counter, Count, [Product, Pipe, Route, Primitive, Outcome],
         "Transfers that a primitive completed, or that failed in it";
     PIPE_REQUESTS = "datapipes_pipe_requests_total", Counter, Count, [Product, Pipe, Route, Primitive],

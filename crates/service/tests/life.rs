@@ -32,6 +32,25 @@ fn a_client_without_a_service_is_told_what_to_start() {
 }
 
 #[test]
+fn a_service_that_hangs_is_given_up_by_clients_with_a_limit() {
+    let service = Service::start(&[]);
+    let limit = Duration::from_millis(200);
+    let client = Client::connect_within(&service.socket, limit).unwrap();
+    assert_eq!(client.status().unwrap().connected, 1);
+    service.signal(libc::SIGSTOP);
+    let late = client.status().unwrap_err();
+    assert!(late.kind() == ErrorKind::Busy && late.to_string().contains("did not answer within"), "{late}");
+    // Its answer may still come, so the connection has ended.
+    assert_eq!(client.status().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(Client::connect_within(&service.socket, limit).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(Client::connect_within(&service.socket, Duration::ZERO).unwrap_err().kind(), ErrorKind::Busy);
+    service.signal(libc::SIGCONT);
+    datapipes_testkit::until("it serves again", || {
+        Client::connect_within(&service.socket, limit).is_ok_and(|client| client.status().is_ok())
+    });
+}
+
+#[test]
 fn asked_to_stop_it_carries_out_what_is_under_way() {
     let service = Service::start(&[]);
     let client = service.client();

@@ -42,6 +42,8 @@ pub(super) fn cells(row: &ActivityRow) -> [String; COLUMNS.len()] {
         Some(age) => format!("({age:.0} s old) {}", row.name),
         None => row.name.clone(),
     };
+    // The columns are as wide as their heads.
+    let short = |part| percent(part).replace("less than ", "<");
     [
         row.pid.to_string(),
         row.program.clone(),
@@ -51,10 +53,10 @@ pub(super) fn cells(row: &ActivityRow) -> [String; COLUMNS.len()] {
         row.bytes_per_second.map_or_else(String::new, |rate| format!("{}/s", units::bytes(rate as u64))),
         number(row.per_second),
         queue,
-        row.share.map_or_else(String::new, percent),
+        row.share.map_or_else(String::new, short),
         time(row.p50_ns),
         time(row.p99_ns),
-        row.hit_ratio.map_or_else(String::new, percent),
+        row.hit_ratio.map_or_else(String::new, short),
     ]
 }
 

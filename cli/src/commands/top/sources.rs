@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use datapipes::metrics::{Document, Sample};
-use datapipes::offer;
 use datapipes::service::{Client, ClientStatus};
+use datapipes::{ErrorKind, offer};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,6 +20,10 @@ struct PageText {
     measurements: Value,
 }
 
+/// A service that takes longer for an answer is stopped, or hangs: nothing can be done here
+/// meanwhile.
+const ANSWER: Duration = Duration::from_millis(500);
+
 /// After a service did not answer, it is not asked for so long.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -28,6 +32,8 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(super) struct Sources {
     service: Option<Client>,
     asked: Option<Instant>,
+    /// Why the service that is there could not be asked, until it is asked again.
+    why_not: Option<String>,
 }
 
 impl Sources {
@@ -52,11 +58,18 @@ impl Sources {
 
     fn add_service(&mut self, look: &mut Look) {
         if self.service.is_none() && self.asked.is_none_or(|asked| asked.elapsed() > RETRY) {
-            self.asked = Some(Instant::now());
-            // That no service runs is no trouble: most machines have none.
-            self.service = Client::connect_default().ok();
+            (self.asked, self.why_not) = (Some(Instant::now()), None);
+            match Client::connect_default_within(ANSWER) {
+                Ok(client) => self.service = Some(client),
+                // That no service runs is no trouble: most machines have none.
+                Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                Err(error) => self.why_not = Some(harmless(&error.to_string(), MAX_REASON)),
+            }
         }
-        let Some(client) = &self.service else { return };
+        let Some(client) = &self.service else {
+            let why = self.why_not.clone();
+            return look.troubles.extend(why.map(|why| Trouble { place: "dpiped".into(), why }));
+        };
         match client.status() {
             Ok(status) => {
                 let pid = status.pid;
@@ -66,7 +79,12 @@ impl Sources {
                 look.clients.extend(status.clients.into_iter().filter(is_other).map(|client| (pid, client)));
             }
             Err(error) => {
-                look.troubles.push(Trouble { place: "dpiped".into(), why: harmless(&error.to_string(), MAX_REASON) });
+                let why = harmless(&error.to_string(), MAX_REASON);
+                look.troubles.push(Trouble { place: "dpiped".into(), why: why.clone() });
+                // One that ended is looked for at once; one that hangs is not.
+                if error.kind() == ErrorKind::Busy {
+                    (self.asked, self.why_not) = (Some(Instant::now()), Some(why));
+                }
                 self.service = None;
             }
         }

@@ -389,7 +389,12 @@ impl AtomicFile {
         names::unlock(self.fd());
         if let Some((folder, _)) = &self.place {
             let shown = || folder.path().display().to_string();
-            folder.sync(self.fd()).map_err(|e| Error::os("sync", e.raw_os_error(), shown()))?;
+            folder.sync(self.fd()).map_err(|e| {
+                Error::os("sync", e.raw_os_error(), shown()).with_advice(format!(
+                    "{} has its name and all its bytes; whether the name survives a power failure is not known",
+                    self.shown.display()
+                ))
+            })?;
         }
         Ok(published)
     }

@@ -11,8 +11,13 @@ pub struct StreamProgress {
     pub blocks_out: u64,
     /// Their bytes.
     pub bytes_out: u64,
-    /// The number of blocks without a reply: the credits in use, over all outlets.
+    /// The number of blocks without a reply: the credits in use, over all outlets. While the device
+    /// works, in a read of a slow file for example, it does not look for replies.
     pub under_way: u64,
+    /// The number of blocks received, without empty ones.
+    pub blocks_in: u64,
+    /// Whether it waits for a block: it has none to work on.
+    pub is_idle: bool,
     /// Where the device stands in its stream.
     pub stage: StreamStage,
 }

@@ -54,11 +54,13 @@ impl Body for Source {
             }
             let Source { from, sum } = self;
             let mut got = 0;
-            stage.send(Spread::Turns, Head { words: [read, 0, 0, 0], end: false }, |target| {
+            let read_next = |target: &mut [u8]| {
                 got = fill(from, read, target)?;
                 sum.iter_mut().for_each(|sum| sum.update(&target[..got]));
                 Ok(got)
-            })?;
+            };
+            // The end of the place is no block of the stream.
+            stage.send_if(Spread::Turns, Head { words: [read, 0, 0, 0], end: false }, read_next, |len| len > 0)?;
             if got == 0 {
                 break;
             }

@@ -54,6 +54,8 @@ pub struct DeviceChannels<'a> {
     pub(super) meter: Option<Box<dyn ProgressSink>>,
     /// Ends of streams without a reply yet.
     ends: Vec<Block>,
+    /// Whether it waits for a block.
+    is_idle: bool,
 }
 
 impl<'a> DeviceChannels<'a> {
@@ -64,7 +66,8 @@ impl<'a> DeviceChannels<'a> {
     ) -> DeviceChannels<'a> {
         let outlets = outlets.into_iter().map(|o| o.with_patience(Patience::UNTIL_ENDED)).collect();
         let so_far = StreamReport::default();
-        DeviceChannels { inlets, outlets, attendant, last: 0, next_out: 0, so_far, meter: None, ends: Vec::new() }
+        let (last, next_out, ends, is_idle) = (0, 0, Vec::new(), false);
+        DeviceChannels { inlets, outlets, attendant, last, next_out, so_far, meter: None, ends, is_idle }
     }
 
     /// Returns the next block of any inlet, however long it takes. Returns None when all senders
@@ -84,7 +87,10 @@ impl<'a> DeviceChannels<'a> {
             match next {
                 None => return Ok(None),
                 Some((_, Err(e))) if is_over(&e) && self.meter.is_some() => {
-                    self.tell_wait()?;
+                    self.is_idle = true;
+                    let told = self.tell_wait();
+                    self.is_idle = false;
+                    told?;
                     wait = (wait * 2).min(MAX_WAIT);
                 }
                 Some((at, Ok(block))) => {
@@ -120,7 +126,18 @@ impl<'a> DeviceChannels<'a> {
     /// # Errors
     /// `InvalidInput` where there is no outlet, the error of `fill`, and any error that ended a
     /// channel.
-    pub fn send(&mut self, spread: Spread, head: Head, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+    pub fn send(&mut self, spread: Spread, head: Head, fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+        self.send_if(spread, head, fill, |_| true)
+    }
+
+    /// As [`send`](Self::send), if what was filled in is to be sent.
+    pub(super) fn send_if(
+        &mut self,
+        spread: Spread,
+        head: Head,
+        mut fill: impl FnMut(&mut [u8]) -> Result<usize>,
+        is_sent: impl Fn(usize) -> bool,
+    ) -> Result<()> {
         if self.outlets.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "send", "the device has no outlet"));
         }
@@ -149,6 +166,9 @@ impl<'a> DeviceChannels<'a> {
                     return Err(Error::new(ErrorKind::OutOfRange, "send", context));
                 }
             };
+            if !is_sent(len) {
+                return Ok(());
+            }
             if count > 1 && first.is_none() {
                 first = Some(grant.bytes()[..len].to_vec());
             }
@@ -228,9 +248,10 @@ impl<'a> DeviceChannels<'a> {
 
     fn note(&mut self, stage: StreamStage) -> Result<()> {
         let Some(meter) = &mut self.meter else { return Ok(()) };
-        let StreamReport { blocks_out, bytes_out, .. } = self.so_far;
+        let StreamReport { blocks_in, blocks_out, bytes_out, .. } = self.so_far;
+        let is_idle = self.is_idle;
         let under_way = self.outlets.iter().map(|outlet| u64::from(outlet.outstanding())).sum();
-        meter.note(&StreamProgress { blocks_out, bytes_out, under_way, stage })?;
+        meter.note(&StreamProgress { blocks_out, bytes_out, under_way, blocks_in, is_idle, stage })?;
         if !meter.measures_latencies() {
             return Ok(());
         }

@@ -5,6 +5,7 @@ pub(crate) mod inherited;
 mod life;
 mod namespace;
 mod sandbox;
+mod signals;
 pub(crate) mod status;
 
 pub use crate::control::party::client::ControllerClient;
@@ -29,6 +30,9 @@ pub fn enter(functions: &Functions) -> Option<ExitCode> {
         inherited::close();
         // This needs a page of memory in a way that is forbidden to devices, so it is done now.
         let _ = OwningProcess::here();
+    }
+    if role == CONTROLLER {
+        signals::outlive_those_of_the_group();
     }
     let outcome = match role.as_str() {
         CONTROLLER => control_socket().and_then(crate::control::serve),

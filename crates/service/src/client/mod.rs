@@ -6,13 +6,16 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use datapipes_core::locks::Mutex;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::packet::{self, PacketFacts};
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{ConnectFdOptions, Error, ErrorKind, Result, Ssd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::protocol::{
@@ -79,6 +82,8 @@ struct Session {
     /// Serializes requests.
     turn: Mutex<()>,
     owner: OwningProcess,
+    /// The longest time that an answer may take.
+    limit: Option<Duration>,
 }
 
 /// A place that is passed to the service.
@@ -148,25 +153,44 @@ impl Client {
     /// `Unavailable` if no service runs there, with advice how to start one; `PermissionDenied`;
     /// `Busy` if it has too many clients; `Unsupported` if it speaks another version.
     pub fn connect(path: impl AsRef<Path>) -> Result<Client> {
-        let path = path.as_ref();
+        Client::connect_at(path.as_ref(), None)
+    }
+
+    /// As [`connect`](Self::connect), with a limit for the connection and for each answer: a
+    /// service that takes longer, because it is stopped for example, is given up.
+    ///
+    /// # Errors
+    /// The same as for [`connect`](Self::connect), and `Busy` if the service does not answer in
+    /// time. The connection has then ended, and later calls fail with `Unavailable`.
+    pub fn connect_within(path: impl AsRef<Path>, limit: Duration) -> Result<Client> {
+        Client::connect_at(path.as_ref(), Some(limit))
+    }
+
+    fn connect_at(path: &Path, limit: Option<Duration>) -> Result<Client> {
         let fail = |e: Errno| {
             let context = format!("the service at {}", path.display());
             match e {
-                Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => {
+                // No socket can have a name that is too long.
+                Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::NAMETOOLONG => {
                     Error::new(ErrorKind::Unavailable, "connect to", format!("{context}: none is running"))
                         .with_errno(e.raw_os_error())
                         .with_advice(START_IT)
                 }
+                // Its queue of connections is full.
+                Errno::AGAIN if limit.is_some() => late(path, limit.unwrap_or_default()),
                 e => Error::os("connect to", e.raw_os_error(), context),
             }
         };
         let address = SocketAddrUnix::new(path).map_err(fail)?;
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(fail)?;
+        // A limit of 0 would be none.
+        let of_connect = limit.map(|limit| limit.max(Duration::from_micros(1)));
+        set_socket_timeout(&socket, Timeout::Send, of_connect).map_err(fail)?;
         connect(&socket, &address).map_err(fail)?;
         let hello = ClientRequest::Hello { version: VERSION, name: own_name() };
         let (path, turn, owner) = (path.to_path_buf(), Mutex::new(()), OwningProcess::here());
-        let mut session = Session { socket, path, limits: ServiceLimits::default(), turn, owner };
+        let mut session = Session { socket, path, limits: ServiceLimits::default(), turn, owner, limit };
         match session.ask(&hello, &[])? {
             (ServiceAnswer::Hello { limits, .. }, _) => session.limits = limits,
             (other, _) => return Err(session.strange(&other)),
@@ -179,9 +203,22 @@ impl Client {
     /// # Errors
     /// The same as for [`connect`](Self::connect).
     pub fn connect_default() -> Result<Client> {
+        Client::connect_default_at(None)
+    }
+
+    /// As [`connect_default`](Self::connect_default), with the limit of
+    /// [`connect_within`](Self::connect_within).
+    ///
+    /// # Errors
+    /// The same as for [`connect_within`](Self::connect_within).
+    pub fn connect_default_within(limit: Duration) -> Result<Client> {
+        Client::connect_default_at(Some(limit))
+    }
+
+    fn connect_default_at(limit: Option<Duration>) -> Result<Client> {
         let mut missing = Vec::new();
         for path in default_paths() {
-            match Client::connect(&path) {
+            match Client::connect_at(&path, limit) {
                 Err(e) if e.kind() == ErrorKind::Unavailable => missing.push(path.display().to_string()),
                 other => return other,
             }
@@ -243,25 +280,57 @@ impl Client {
     }
 }
 
+fn late(path: &Path, limit: Duration) -> Error {
+    let context = format!("the service at {} did not answer within {limit:?}", path.display());
+    Error::new(ErrorKind::Busy, "ask", context).with_advice("see whether it is stopped, and connect again")
+}
+
 impl Session {
     fn ask(&self, request: &ClientRequest, fds: &[BorrowedFd<'_>]) -> Result<(ServiceAnswer, Option<OwnedFd>)> {
         self.owner.check("ask")?;
         let _turn = self.turn.lock();
-        self.exchange(request, fds)
+        self.exchange(request, fds, self.deadline())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.limit.and_then(|limit| Instant::now().checked_add(limit))
+    }
+
+    /// Waits until the socket can be used, up to a deadline. A connection whose answer is late has
+    /// ended: the answer may still come, and would be taken for the next one.
+    fn ready(&self, events: PollFlags, until: Option<Instant>) -> Result<()> {
+        let Some(until) = until else { return Ok(()) };
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let limit = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            match poll(&mut [PollFd::new(&self.socket, events)], Some(&limit)) {
+                Ok(0) if left.is_zero() => {
+                    let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+                    return Err(late(&self.path, self.limit.unwrap_or_default()));
+                }
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(e) => return Err(self.failed(e)),
+            }
+        }
     }
 
     /// Returns the text of a status, which follows its answer.
     fn ask_status(&self) -> Result<Vec<u8>> {
         self.owner.check("ask")?;
         let _turn = self.turn.lock();
-        let len = match self.exchange(&ClientRequest::Status, &[])? {
+        let until = self.deadline();
+        let len = match self.exchange(&ClientRequest::Status, &[], until)? {
             (ServiceAnswer::Status { len }, _) if len <= MAX_STATUS_BYTES => usize::try_from(len).unwrap_or(0),
             (other, _) => return Err(self.strange(&other)),
         };
         let mut text = vec![0; len];
         let mut at = 0;
         while at < len {
-            let (PacketFacts { bytes, cut, .. }, _) = self.receive(&mut text[at..])?;
+            let (PacketFacts { bytes, cut, .. }, _) = self.receive(&mut text[at..], until)?;
             if cut {
                 let context = format!("the service at {}: a status longer than announced", self.path.display());
                 return Err(Error::new(ErrorKind::Corrupt, "ask", context));
@@ -272,7 +341,12 @@ impl Session {
     }
 
     /// Sends a request and receives its answer. The caller holds `turn`.
-    fn exchange(&self, request: &ClientRequest, fds: &[BorrowedFd<'_>]) -> Result<(ServiceAnswer, Option<OwnedFd>)> {
+    fn exchange(
+        &self,
+        request: &ClientRequest,
+        fds: &[BorrowedFd<'_>],
+        until: Option<Instant>,
+    ) -> Result<(ServiceAnswer, Option<OwnedFd>)> {
         let bytes = serde_json::to_vec(request).map_err(|e| {
             Error::new(ErrorKind::InvalidInput, "ask", format!("{}: {e}", self.path.display())).with_source(e)
         })?;
@@ -282,6 +356,7 @@ impl Session {
         }
         // A service that refused sent the reason before it closed the connection: that can still be
         // read.
+        self.ready(PollFlags::OUT, until)?;
         let sent = packet::send(self.socket.as_fd(), &bytes, fds, SendFlags::empty());
         if let Err(e) = sent
             && !matches!(e, Errno::PIPE | Errno::CONNRESET)
@@ -289,14 +364,15 @@ impl Session {
             return Err(self.failed(e));
         }
         let mut buffer = vec![0; MAX_ANSWER_BYTES];
-        let (PacketFacts { bytes, .. }, mut fds) = self.receive(&mut buffer)?;
+        let (PacketFacts { bytes, .. }, mut fds) = self.receive(&mut buffer, until)?;
         let answer: ServiceAnswer = serde_json::from_slice(&buffer[..bytes]).map_err(|e| {
             Error::new(ErrorKind::Corrupt, "ask", format!("the service at {}: {e}", self.path.display())).with_source(e)
         })?;
         Ok((answer.into_result()?, fds.pop()))
     }
 
-    fn receive(&self, buffer: &mut [u8]) -> Result<(PacketFacts, Vec<OwnedFd>)> {
+    fn receive(&self, buffer: &mut [u8], until: Option<Instant>) -> Result<(PacketFacts, Vec<OwnedFd>)> {
+        self.ready(PollFlags::IN, until)?;
         // The first read after the service closed the connection fails with ECONNRESET; what it
         // sent before can be read after that.
         let mut receive = || packet::receive(&self.socket, buffer, MAX_DESCRIPTORS, RecvFlags::empty());

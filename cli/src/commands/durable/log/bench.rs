@@ -301,7 +301,7 @@ fn page(o: &Outcome, dir: &Path, recording: &Recording) -> HtmlPage {
     ];
     let whole = recording.seconds();
     let throttled = recording.grew(recording.throttled(), 0.0, whole) / o.seconds.max(1e-9);
-    let [throttled, queued] = held_up::of_queue(times.queued, throttled);
+    let [throttled, queued] = held_up::of_queue(times.queued, throttled, 1.0);
     let held = [(held_up::QUEUED, queued), (QUOTA, throttled)].into_iter().filter(|(_, part)| *part >= 0.005);
     steps.extend(held.map(|(what, part)| Share::new(what, part)));
     let stopped = HeldUp { stopped: HeldUp::of(recording, 1.0, 0.0, whole).stopped, ..HeldUp::default() };

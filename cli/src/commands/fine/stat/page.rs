@@ -103,7 +103,7 @@ fn shares(o: &Outcome, recording: &Recording) -> Vec<Share> {
     if on_core <= 0.0 {
         return Vec::new();
     }
-    let [throttled, queued] = of_queue(part(QUEUED), part(recording.throttled()));
+    let [throttled, queued] = of_queue(part(QUEUED), part(recording.throttled()), 1.0);
     let rest = (1.0 - on_core - queued - throttled).max(0.0);
     let stopped = part(recording.stopped()).min(rest);
     let source = match is_object(&o.file) {
@@ -186,10 +186,12 @@ fn verified(o: &Outcome) -> PageSection {
     let checks = vec![
         PageCheck {
             text: format!(
-                "{} reads were answered; the cache counted {}: {} hits and {} misses.",
+                "{} reads were answered. The cache counted {} reads, of pieces that lie in one page: {} hits and {} \
+                 misses.",
                 o.reads, m.reads, m.hits, m.misses
             ),
-            holds: Some(m.reads == o.reads),
+            // A read across pages is several of the cache, and so is one that was repeated.
+            holds: Some(m.reads >= o.reads),
         },
         PageCheck {
             text: "The bytes that were read were not compared with the file: a load looks at none of them.".into(),

@@ -103,7 +103,7 @@ impl ThreadSeconds {
         let waited = |what: SortWait| recording.grew(column(what), from, to);
         let seconds = (to - from).max(1e-9);
         let counted = [recording.queued(), recording.throttled()].map(|column| recording.grew(column, from, to));
-        let [throttled, queued] = of_queue(counted[0], counted[1]);
+        let [throttled, queued] = of_queue(counted[0], counted[1], seconds);
         ThreadSeconds {
             all: seconds * report.threads.max(1) as f64,
             idle: waited(SortWait::Idle),
@@ -216,6 +216,8 @@ impl Whose {
         match place {
             _ if is_of_another_program => Whose::Program,
             _ if primitive.starts_with("object-") => Whose::Bucket,
+            // The file that another program opened for this one.
+            Some("standard input") if is_in_memory(Path::new("/dev/stdin")) => Whose::Memory,
             Some(place) if is_in_memory(Path::new(place)) => Whose::Memory,
             _ => Whose::Disk,
         }
@@ -223,7 +225,7 @@ impl Whose {
 
     fn words(self) -> &'static str {
         match self {
-            Whose::Program => "the other program's",
+            Whose::Program => "the other program",
             Whose::Bucket => "the bucket's",
             Whose::Disk => "the disk's",
             Whose::Memory => "the file system in memory's",
@@ -231,22 +233,30 @@ impl Whose {
     }
 }
 
-/// Who reads or writes what movements of one role moved. Of which of several kinds a wait was is
-/// not measured, so then all are named.
-fn whose(movements: impl Iterator<Item = Whose>) -> String {
+/// Whose reads or writes the movements of one role are. Of which of several kinds a wait was is not
+/// measured, so then all are named. What is read here is what another program writes.
+fn whose(movements: impl Iterator<Item = Whose>, what: &str, role: MovementRole) -> String {
     let movements: Vec<Whose> = movements.collect();
     let named = Whose::ALL.into_iter().filter(|whose| movements.contains(whose));
-    match named.map(Whose::words).collect::<Vec<_>>().join(" or ") {
-        nobody if nobody.is_empty() => "the".to_owned(),
-        named => named,
+    let devices: Vec<&str> = named.filter(|whose| *whose != Whose::Program).map(Whose::words).collect();
+    let of_program = match role {
+        MovementRole::Input => "which writes the input",
+        MovementRole::Merge => "which writes an input",
+        MovementRole::Output | MovementRole::Spill => "which reads the output",
+    };
+    match (devices.join(" or "), movements.contains(&Whose::Program)) {
+        (nobody, false) if nobody.is_empty() => format!("the {what}"),
+        (nobody, true) if nobody.is_empty() => format!("the other program, {of_program}"),
+        (devices, true) => format!("{devices} {what}, or the other program, {of_program}"),
+        (devices, false) => format!("{devices} {what}"),
     }
 }
 
 /// What stands in the way while threads wait for something.
 fn bottleneck(report: &SortReport, what: SortWait, reader: Reader) -> String {
-    let by = |wanted: MovementRole| {
+    let by = |wanted: MovementRole, what: &str| {
         let of_role = report.movements.iter().filter(|m| m.role == wanted);
-        whose(of_role.map(Whose::of))
+        whose(of_role.map(Whose::of), what, wanted)
     };
     let spills_to_memory = || report.spill.iter().all(|spill| is_in_memory(Path::new(&spill.place)));
     match what {
@@ -256,20 +266,20 @@ fn bottleneck(report: &SortReport, what: SortWait, reader: Reader) -> String {
         }
         // The threads wait for the reading thread.
         SortWait::Records if reader == Reader::WaitsForInput || report.method.name == "distribution" => {
-            format!("{} reads of the input", by(MovementRole::Input))
+            by(MovementRole::Input, "reads of the input")
         }
         SortWait::Records if reader == Reader::WaitsForMemory => {
             "memory that other threads had not sorted yet".to_owned()
         }
         SortWait::Records if reader == Reader::IsThrottled => QUOTA.to_owned(),
         SortWait::Records => "the thread that reads and cuts the input into records".to_owned(),
-        SortWait::Spill => format!("{} writes of runs", by(MovementRole::Spill)),
+        SortWait::Spill => by(MovementRole::Spill, "writes of runs"),
         // Inputs that are sorted already are merged as they are: then there are no runs.
         SortWait::Runs if report.runs == 0 => {
-            format!("{} reads of the inputs: the merge was starved", by(MovementRole::Merge))
+            format!("{}: the merge was starved", by(MovementRole::Merge, "reads of the inputs"))
         }
-        SortWait::Runs => format!("{} reads of runs: the merge was starved", by(MovementRole::Merge)),
-        SortWait::Output => format!("{} writes of the output", by(MovementRole::Output)),
+        SortWait::Runs => format!("{}: the merge was starved", by(MovementRole::Merge, "reads of runs")),
+        SortWait::Output => by(MovementRole::Output, "writes of the output"),
         other => format!("waiting for {}", other.as_str()),
     }
 }
@@ -349,18 +359,27 @@ mod tests {
 
     #[test]
     fn who_is_waited_for_is_named_and_of_several_all_are() {
-        let by = |other, primitive, between| Whose::by(other, primitive, between, |place| place.starts_with("/tmpfs"));
+        let by = |other, primitive, between| {
+            Whose::by(other, primitive, between, |place| {
+                place.starts_with("/tmpfs") || place == Path::new("/dev/stdin")
+            })
+        };
         let (pipe, file) = (by(true, "read", "stream -> dram"), by(false, "uring-direct", "dram -> /disk/f"));
         let (object, memory) =
             (by(false, "object-get", "s3://b/k -> dram"), by(false, "uring-cached", "/tmpfs/f -> dram"));
-        assert_eq!(whose([pipe, pipe].into_iter()), "the other program's");
-        assert_eq!(whose([file, by(false, "uring-cached", "a and others -> dram")].into_iter()), "the disk's");
-        assert_eq!(whose([object].into_iter()), "the bucket's");
-        assert_eq!(whose([memory].into_iter()), "the file system in memory's");
+        let reads = |movements: &[Whose]| whose(movements.iter().copied(), "reads of the input", MovementRole::Input);
+        assert_eq!(reads(&[pipe, pipe]), "the other program, which writes the input");
+        assert_eq!(reads(&[file, by(false, "uring-cached", "a and others -> dram")]), "the disk's reads of the input");
+        assert_eq!(reads(&[object]), "the bucket's reads of the input");
+        let redirected = by(false, "uring-cached", "standard input -> dram");
+        assert_eq!(reads(&[memory, redirected]), "the file system in memory's reads of the input");
         for both in [[file, pipe], [pipe, file]] {
-            assert_eq!(whose(both.into_iter()), "the other program's or the disk's");
+            let said = "the disk's reads of the input, or the other program, which writes the input";
+            assert_eq!(reads(&both), said);
         }
-        assert_eq!(whose([].into_iter()), "the");
+        assert_eq!(reads(&[]), "the reads of the input");
+        let writes = whose([pipe].into_iter(), "writes of the output", MovementRole::Output);
+        assert_eq!(writes, "the other program, which reads the output");
     }
 
     #[test]

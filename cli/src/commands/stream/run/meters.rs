@@ -20,8 +20,8 @@ pub(super) type Meters = [(ProgressReader, u32)];
 /// The channels as samples. They have the name of the placement and a number: names of transforms
 /// may hold a command of the user.
 pub(super) fn samples(meters: &Meters, placement: Placement) -> Vec<Sample> {
-    let of = |(number, (meter, credits)): (usize, &(ProgressReader, u32))| {
-        let (sample, pipe) = (meter.read(), format!("{} {}", placement.name(), number + 1));
+    let of = |(number, ((meter, credits), sample)): (usize, (&(ProgressReader, u32), device_progress::Sample))| {
+        let pipe = format!("{} {}", placement.name(), number + 1);
         let moved = |measurement, n: u64| {
             Sample::new(measurement, n).label(Label::Pipe, pipe.as_str()).label(Label::Direction, "out")
         };
@@ -36,12 +36,16 @@ pub(super) fn samples(meters: &Meters, placement: Placement) -> Vec<Sample> {
         let times = times.map(|times| Sample::new(&vocabulary::CHANNEL_BLOCK_TIME, times).label(Label::Pipe, pipe));
         counted.into_iter().chain(times)
     };
-    meters.iter().enumerate().flat_map(of).collect()
+    meters.iter().zip(read_all(meters)).enumerate().flat_map(of).collect()
+}
+
+fn read_all(meters: &Meters) -> Vec<device_progress::Sample> {
+    device_progress::read_all(meters.iter().map(|(meter, _)| meter))
 }
 
 pub(super) fn values(meters: &Meters) -> Vec<f64> {
     let of = |s: device_progress::Sample| {
         [s.blocks as f64, s.bytes as f64, s.under_way as f64, f64::from(u8::from(s.is_ending))]
     };
-    meters.iter().flat_map(|(meter, _)| of(meter.read())).collect()
+    read_all(meters).into_iter().flat_map(of).collect()
 }

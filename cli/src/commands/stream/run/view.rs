@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use datapipes_fabric::placement::Placement;
 
 use crate::commands::stream::steps::chain::{Chain, Link};
-use crate::commands::stream::steps::device_progress::Sample;
+use crate::commands::stream::steps::device_progress::{Sample, read_all};
 use crate::commands::stream::steps::program::Program;
 use crate::outcome::{draw, harmless, note};
 use crate::{arguments::units, columns, progress};
@@ -59,7 +59,7 @@ impl View {
         if since < if self.on_terminal { REDRAW_EVERY } else { SAY_EVERY } {
             return;
         }
-        let now: Vec<Sample> = chain.links.iter().map(|link| link.meter.read()).collect();
+        let now: Vec<Sample> = read_all(chain.links.iter().map(|link| &link.meter));
         let lines = self.lines(&now, since);
         if self.on_terminal {
             let up = if self.drawn { format!("\x1b[{}A", lines.len()) } else { String::new() };

@@ -16,7 +16,7 @@ use rustix::io::{Errno, pread, pwrite};
 
 /// A device tells no more often than this.
 const EVERY: Duration = Duration::from_millis(20);
-const WORDS: usize = 5;
+const WORDS: usize = 7;
 /// Behind the words are the counts of the times of blocks.
 const TIMES_AT: u64 = WORDS as u64 * 8;
 const TIMES_LEN: usize = Histogram::BUCKETS * 8;
@@ -28,12 +28,29 @@ pub(in crate::commands::stream) struct Sample {
     pub(in crate::commands::stream) blocks: u64,
     /// Their bytes.
     pub(in crate::commands::stream) bytes: u64,
-    /// Blocks that no reply came for.
+    /// Blocks that no reply came for, as far as the device knows.
     pub(in crate::commands::stream) under_way: u64,
     /// When the device had its first bytes, on the monotonic clock; 0 before.
     pub(in crate::commands::stream) since_ns: u64,
     /// Whether it has sent everything.
     pub(in crate::commands::stream) is_ending: bool,
+    /// Blocks received.
+    blocks_in: u64,
+    /// Whether it waits for a block.
+    is_idle: bool,
+}
+
+/// The traffic of all channels of a stream, in their order. A device that is held up, in a read of
+/// a slow disk for example, does not see replies; what its receiver has taken is known all the same.
+pub(in crate::commands::stream) fn read_all<'a>(readers: impl Iterator<Item = &'a ProgressReader>) -> Vec<Sample> {
+    let mut samples: Vec<Sample> = readers.map(ProgressReader::read).collect();
+    for at in 1..samples.len() {
+        let (receiver, sender) = (samples[at], &mut samples[at - 1]);
+        // The one that it works on has no reply either.
+        let left = sender.blocks.saturating_sub(receiver.blocks_in) + u64::from(!receiver.is_idle);
+        sender.under_way = sender.under_way.min(left);
+    }
+    samples
 }
 
 /// The command's side.
@@ -69,8 +86,9 @@ impl ProgressReader {
         // no progress.
         let _ = pread(&self.fd, &mut bytes[..], 0);
         let (words, _) = bytes.as_chunks::<8>();
-        let [blocks, bytes, under_way, since_ns, is_ending] = std::array::from_fn(|i| u64::from_le_bytes(words[i]));
-        Sample { blocks, bytes, under_way, since_ns, is_ending: is_ending > 0 }
+        let [blocks, bytes, under_way, since_ns, is_ending, blocks_in, is_idle] =
+            std::array::from_fn(|i| u64::from_le_bytes(words[i]));
+        Sample { blocks, bytes, under_way, since_ns, is_ending: is_ending > 0, blocks_in, is_idle: is_idle > 0 }
     }
 
     /// The times from the push of a block until it was replied to, where they are measured.
@@ -99,8 +117,9 @@ impl ProgressWriter {
     }
 
     fn tell(&mut self) -> Result<()> {
-        let Sample { blocks, bytes, under_way, since_ns, is_ending } = self.sample;
-        let words = [blocks, bytes, under_way, since_ns, is_ending.into()].map(u64::to_le_bytes);
+        let Sample { blocks, bytes, under_way, since_ns, is_ending, blocks_in, is_idle } = self.sample;
+        let words = [blocks, bytes, under_way, since_ns, is_ending.into(), blocks_in, is_idle.into()];
+        let words = words.map(u64::to_le_bytes);
         self.told = Some(Instant::now());
         self.write(words.as_flattened(), 0)
     }
@@ -114,7 +133,7 @@ impl device::ProgressSink for ProgressWriter {
     /// Tells it if it is time to; always before the device waits, for nobody knows how long that
     /// is; and at the end: after that the device reports, and then the command looks.
     fn note(&mut self, standing: &StreamProgress) -> Result<()> {
-        let StreamProgress { blocks_out, bytes_out, under_way, stage, .. } = *standing;
+        let StreamProgress { blocks_out, bytes_out, under_way, blocks_in, is_idle, stage, .. } = *standing;
         let is_ending = matches!(stage, StreamStage::Ending | StreamStage::Ended);
         if self.sample.is_ending && !is_ending && blocks_out == 0 {
             // It waits for a next stream. What was told of this one stays.
@@ -126,7 +145,8 @@ impl device::ProgressSink for ProgressWriter {
             0 if has_begun => now_ns(),
             since_ns => since_ns,
         };
-        let sample = Sample { blocks: blocks_out, bytes: bytes_out, under_way, since_ns, is_ending };
+        let (blocks, bytes) = (blocks_out, bytes_out);
+        let sample = Sample { blocks, bytes, under_way, since_ns, is_ending, blocks_in, is_idle };
         let is_new = sample != self.sample;
         self.sample = sample;
         let is_due = || self.told.is_none_or(|told| told.elapsed() >= EVERY);
@@ -177,6 +197,19 @@ mod tests {
             }
             assert_eq!(reader.second().unwrap().latencies(), measures.then(|| recorder.histogram()));
             assert_eq!(reader.read(), Sample::default());
+        }
+        // A source that is held up knows of four blocks without replies; its receiver waits for the
+        // next one, or works on the last one.
+        let readers = [ProgressReader::new(false).unwrap(), ProgressReader::new(false).unwrap()];
+        let tell = |at: usize, sample: Sample| {
+            let mut writer = ProgressWriter::new(readers[at].for_device().unwrap(), false);
+            writer.sample = sample;
+            writer.tell().unwrap();
+        };
+        tell(0, Sample { blocks: 8, under_way: 4, ..Sample::default() });
+        for (blocks_in, is_idle, under_way) in [(8, true, 0), (8, false, 1), (6, false, 3), (2, false, 4)] {
+            tell(1, Sample { blocks_in, is_idle, ..Sample::default() });
+            assert_eq!(read_all(readers.iter())[0].under_way, under_way);
         }
         // What is not told yet is not read either.
         let reader = ProgressReader::new(true).unwrap();

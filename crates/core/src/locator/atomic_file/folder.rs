@@ -64,14 +64,20 @@ impl Folder {
     }
 
     /// Returns when the names in it would survive a power failure. A folder that may be written but
-    /// not read cannot be synced itself. Then the whole file system is synced, through a file in
-    /// the folder.
+    /// not read, or for which there is no descriptor any more, cannot be synced itself. Then the
+    /// whole file system is synced, through a file in the folder.
     pub(super) fn sync(&self, file_in_it: BorrowedFd<'_>) -> Result<(), Errno> {
         let opened = rustix::fs::openat(&self.fd, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         match opened.and_then(rustix::fs::fsync) {
-            Err(Errno::ACCESS | Errno::PERM | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                rustix::fs::syncfs(file_in_it)
-            }
+            Err(
+                Errno::ACCESS
+                | Errno::PERM
+                | Errno::INVAL
+                | Errno::NOSYS
+                | Errno::OPNOTSUPP
+                | Errno::MFILE
+                | Errno::NFILE,
+            ) => rustix::fs::syncfs(file_in_it),
             other => other,
         }
     }

@@ -1,8 +1,9 @@
 //! The control groups of devices, one for each device and controller
 //! ([`control_group`](datapipes_core::control_group)): `fabric-<controller>-<device>`.
 
-use std::fmt;
 use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use datapipes_core::control_group::{Controller, GroupParent, LimitGroup};
 
@@ -25,6 +26,16 @@ pub(crate) struct Groups {
 pub(crate) struct Group {
     memory: LimitGroup,
     pids: Option<LimitGroup>,
+}
+
+/// Removes the groups of controllers that are gone, as [`Groups::find`] does, and waits for their
+/// last devices up to a limit. The group of a device that waits for a disk for longer stays until
+/// the next controller is started.
+pub(in crate::control) fn remove_those_of_the_gone(limit: Duration) {
+    let (groups, began) = (Groups::find_in(Path::new("/")), Instant::now());
+    while !groups.remove_orphans() && began.elapsed() < limit {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 impl Groups {
@@ -60,8 +71,10 @@ impl Groups {
         self.left.retain(|group| group.remove().is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)));
     }
 
-    /// Removes groups of controllers that were ended before they could do so.
-    fn remove_orphans(&self) {
+    /// Removes groups of controllers that were ended before they could do so. Returns whether none
+    /// is left that has processes.
+    fn remove_orphans(&self) -> bool {
+        let mut all = true;
         for parent in self.memory.iter().chain(&self.pids) {
             let Ok(entries) = std::fs::read_dir(parent.folder()) else { continue };
             for entry in entries.flatten() {
@@ -70,10 +83,12 @@ impl Groups {
                     name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
                 if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
                     // A group with processes is not removed.
-                    let _ = std::fs::remove_dir(entry.path());
+                    let busy = |e: &io::Error| e.raw_os_error() == Some(libc::EBUSY);
+                    all &= !std::fs::remove_dir(entry.path()).is_err_and(|e| busy(&e));
                 }
             }
         }
+        all
     }
 }
 

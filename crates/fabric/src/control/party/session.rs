@@ -20,6 +20,7 @@ use super::events::Events;
 use super::ports::{End, Ports, no_such};
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::{ChannelShape, Copies, Patience, ReceiveMode, Trust};
+use crate::control::devices::groups;
 use crate::control::key::{Key, LinkSpec};
 use crate::control::limits::DeviceLimits;
 use crate::control::packet::{self, Arrived, PACKET_BYTES};
@@ -35,6 +36,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The longest time for a forced end of the controller, and for an orderly one if nothing else is
 /// said.
 const END: Duration = Duration::from_secs(3);
+/// The longest wait for the devices of a controller that was killed, to remove their control groups.
+const GROUPS: Duration = Duration::from_millis(100);
 /// The most packets that are handled at once.
 const MAX_AT_ONCE: usize = 4096;
 
@@ -600,6 +603,7 @@ impl Drop for Session {
             // It is stopped or stuck. Its devices end with it.
             let _ = self.controller.kill();
             self.has_ended_within(END);
+            groups::remove_those_of_the_gone(GROUPS);
         }
     }
 }

@@ -138,10 +138,13 @@ fn keep_told(manager: Arc<ServiceManager>, server: &Server, log: ServiceLog) -> 
     Ok(telling)
 }
 
+/// How long a status may take.
+const MAX_ANSWER: Duration = Duration::from_secs(10);
+
 fn status(flags: &Flags) -> Result<ExitCode> {
     let client = match &flags.socket {
-        Some(path) => Client::connect(path)?,
-        None => Client::connect_default()?,
+        Some(path) => Client::connect_within(path, MAX_ANSWER)?,
+        None => Client::connect_default_within(MAX_ANSWER)?,
     };
     let text = serde_json::to_string_pretty(&client.status()?).unwrap_or_default();
     // A reader that closed its end has seen what it wanted.
