@@ -130,7 +130,8 @@ fn program(message: &Value) -> Option<(String, PathBuf)> {
     Some((name, executable.into()))
 }
 
-/// The name in `path+file:///there/datapipes#0.1.0` or `path+file:///there/net#datapipes-net@0.1.0`.
+/// The name in `path+file:///there/datapipes#0.1.0` or in
+/// `path+file:///there/net#datapipes-net@0.1.0`.
 fn package_of(id: &str) -> Option<&str> {
     let (path, version) = id.rsplit_once('#')?;
     version.split_once('@').map(|(name, _)| name).or_else(|| path.rsplit('/').next())

@@ -234,7 +234,7 @@ impl Drop for PeerConnection {
                 (ucx.rkey_destroy)(self.key);
             }
         }
-        // UCX before 1.14 aborts where an endpoint is closed by force while queues of RDMA are still
+        // UCX before 1.14 aborts where an endpoint is closed by force while queues of RDMA are
         // being connected. One that is never connected ends with the worker, without a word.
         if self.tells_failure && !self.is_met && self.failure().is_none() {
             let outcome = self.flush();
