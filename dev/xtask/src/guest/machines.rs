@@ -56,12 +56,17 @@ const TESTS: [&str; 9] = [
     "datapipes-file/nvme",
     "datapipes-net/rdma",
     "datapipes-counters/counters",
-    "dpipe/commands",
+    "datapipes-knobs/all",
 ];
 
-/// The targets of the test programs, but those of libraries.
+/// The test programs, but those of libraries.
+pub(crate) fn tests() -> impl Iterator<Item = &'static str> {
+    TESTS.into_iter()
+}
+
+/// The targets of these test programs.
 pub(crate) fn test_targets() -> impl Iterator<Item = &'static str> {
-    TESTS.iter().filter_map(|test| test.split_once('/')).map(|(_, target)| target)
+    tests().filter_map(|test| test.split_once('/')).map(|(_, target)| target)
 }
 
 /// What the console says when a program of the guest has ended: its name and its exit status.
@@ -142,7 +147,7 @@ impl Guest {
                 ("datapipes-core", "numa", HMAT),
                 ("datapipes/conformance", "", NUMA_KINDS),
                 ("datapipes-counters/counters", "every_counter_has_a_value_or_a_reason", ""),
-                ("dpipe/commands", "machine_and_calibration_are_shown", ""),
+                ("datapipes-knobs/all", "strange_trees_are_no_reason_to_fail", ""),
             ],
             Guest::Nvme => &[
                 ("datapipes-file", "a_command_that_the_device_refuses", NVME),

@@ -195,3 +195,33 @@ fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> Ta
     println!("  the end of the console:\n    {}", last.join("\n    "));
     Err(format!("{}; QEMU: {status}", if bad.is_empty() { "no test passed".to_owned() } else { bad.join(", ") }).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_told_apart_by_their_packages() {
+        let built = |id: &str, kind: &str, target: &str, is_test: bool| {
+            let target = serde_json::json!({ "name": target, "kind": [kind] });
+            let profile = serde_json::json!({ "test": is_test });
+            let message = serde_json::json!({
+                "package_id": id, "target": target, "profile": profile, "executable": "/there/program",
+            });
+            program(&message).map(|(name, _)| name)
+        };
+        let (one, other) = ("path+file:///x/datapipes#0.1.0", "path+file:///x/net#datapipes-net@0.1.0");
+        assert_eq!(built(one, "test", "conformance", true).as_deref(), Some("datapipes/conformance"));
+        assert_eq!(built(other, "test", "conformance", true).as_deref(), Some("datapipes-net/conformance"));
+        assert_eq!(built(other, "lib", "datapipes_net", true).as_deref(), Some("datapipes-net"));
+        assert_eq!(built(other, "bin", "memory-holder", false), None);
+    }
+
+    #[test]
+    fn every_guest_has_the_programs_that_it_runs() {
+        let built = machines::tests().map(|name| (name.to_owned(), PathBuf::new()));
+        let libraries = ["datapipes-core", "datapipes-file"].map(|name| (name.to_owned(), PathBuf::new()));
+        let programs = built.chain(libraries).collect();
+        Guest::ALL.iter().for_each(|guest| assert!(guest.runs(&programs).is_ok(), "{}", guest.name()));
+    }
+}
