@@ -66,7 +66,7 @@ pub const TRIED: [(&str, TriedOn); 40] = [
     ("kernel-copy", TriedOn::Hardware),
     ("vm-put", TriedOn::Hardware),
     ("vm-get", TriedOn::Hardware),
-    // By shared memory and TCP; never by RDMA.
+    // By shared memory and TCP; by RDMA only in a guest.
     ("ucx-put", TriedOn::Hardware),
     ("ucx-get", TriedOn::Hardware),
     // On a machine with an H100.

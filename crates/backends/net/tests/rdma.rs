@@ -1,6 +1,6 @@
 //! Remote memory over RDMA's verbs: the conformance suite, large and small transfers, revocation.
 //! It needs a device, which `DATAPIPES_RDMA_DEVICE` names (`mlx5_0:1`), and may be told the
-//! transports (`DATAPIPES_RDMA_TRANSPORTS`, `rc` by default). It has never run: see
+//! transports (`DATAPIPES_RDMA_TRANSPORTS`, `rc` by default). It ran in the guest `rdma` alone: see
 //! `docs/hardware.md`.
 #![allow(clippy::unwrap_used)]
 

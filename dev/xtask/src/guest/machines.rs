@@ -21,6 +21,8 @@ pub(crate) enum Guest {
     Cxl,
     /// The NVMe disk behind a virtio-IOMMU: what it reads and writes is translated.
     Iommu,
+    /// A device of RDMA in software (soft-RoCE) over an interface that leads nowhere.
+    Rdma,
 }
 
 /// A test program, with what it is given.
@@ -34,11 +36,38 @@ pub(crate) struct Run {
 /// Where a guest may write: memory, mounted over a folder that every system has.
 const SCRATCH: &str = "/mnt";
 const DISK_BYTES: u64 = 256 << 20;
+/// What remote memory by RDMA takes of this system or the extracted packages.
+const RDMA_FILES: [(&str, &str); 4] = [
+    ("libucp.so.0", "libucx0"),
+    ("libibverbs/librxe-rdmav34.so", "ibverbs-providers"),
+    ("ip", "iproute2"),
+    ("rdma", "iproute2"),
+];
 const NAMESPACES: u32 = 4;
 const NAMESPACE_BYTES: u64 = 1 << 20;
 
-/// The test programs that guests run, but those of libraries.
-pub(crate) const TEST_PROGRAMS: [&str; 6] = ["real", "bad_block", "sigbus", "transfers", "conformance", "nvme"];
+/// The test programs that guests run, by package and target.
+const TESTS: [&str; 9] = [
+    "datapipes-dax/real",
+    "datapipes-dax/bad_block",
+    "datapipes-dax/sigbus",
+    "datapipes-dax/transfers",
+    "datapipes/conformance",
+    "datapipes-file/nvme",
+    "datapipes-net/rdma",
+    "datapipes-counters/counters",
+    "datapipes-knobs/all",
+];
+
+/// The test programs, but those of libraries.
+pub(crate) fn tests() -> impl Iterator<Item = &'static str> {
+    TESTS.into_iter()
+}
+
+/// The targets of these test programs.
+pub(crate) fn test_targets() -> impl Iterator<Item = &'static str> {
+    tests().filter_map(|test| test.split_once('/')).map(|(_, target)| target)
+}
 
 /// What the console says when a program of the guest has ended: its name and its exit status.
 pub(crate) fn ended(line: &str) -> Option<(&str, i32)> {
@@ -47,7 +76,7 @@ pub(crate) fn ended(line: &str) -> Option<(&str, i32)> {
 }
 
 impl Guest {
-    pub(crate) const ALL: [Guest; 5] = [Guest::Pmem, Guest::Numa, Guest::Nvme, Guest::Cxl, Guest::Iommu];
+    pub(crate) const ALL: [Guest; 6] = [Guest::Pmem, Guest::Numa, Guest::Nvme, Guest::Cxl, Guest::Iommu, Guest::Rdma];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -56,6 +85,7 @@ impl Guest {
             Guest::Nvme => "nvme",
             Guest::Cxl => "cxl",
             Guest::Iommu => "iommu",
+            Guest::Rdma => "rdma",
         }
     }
 
@@ -66,6 +96,12 @@ impl Guest {
             // Not every distribution builds its driver.
             Guest::Iommu => {
                 return modules::with_dependencies(&parts.modules, &["virtio_iommu"]).err().map(|why| why.to_string());
+            }
+            Guest::Rdma => {
+                let missing = RDMA_FILES.iter().find(|(file, _)| !parts.have(file));
+                let missing = missing.map(|(file, package)| format!("{file} is absent (Debian: {package})"));
+                let driver = modules::with_dependencies(&parts.modules, &["rdma_rxe"]).err();
+                return missing.or_else(|| driver.map(|why| why.to_string()));
             }
             Guest::Cxl => {}
         }
@@ -93,28 +129,41 @@ impl Guest {
             DATAPIPES_CONFORMANCE_WITHOUT=dram-huge,dram-pool,cache-l2,cache-l3,disk-direct,disk-cached,tmpfs-auto,\
             tmpfs-direct,tmpfs-cached,pmem-emulated";
         const NVME: &str = "DATAPIPES_NVME=/dev/nvme0n1:/dev/nvme0n2";
+        // UCX before 1.19 takes datagrams of soft-RoCE, by which queues are connected, for those of
+        // another; and soft-RoCE tells more than once that a queue is empty, at which UCX aborts.
+        const RDMA: &str = "DATAPIPES_RDMA_DEVICE=rxe0:1 UCX_UD_VERBS_ETH_DGID_CHECK=n UCX_IB_ASYNC_EVENTS=n";
         const HMAT: &str = "DATAPIPES_HMAT=10:20000,70:4000";
         let list: &[(&str, &str, &str)] = match self {
             Guest::Pmem => &[
-                ("datapipes_core", "locator::pmem", ""),
-                ("real", "", PMEM),
-                ("bad_block", "", PMEM),
-                ("sigbus", "", ""),
-                ("transfers", "", ""),
-                ("conformance", "", PMEM_KINDS),
+                ("datapipes-core", "locator::pmem", ""),
+                ("datapipes-dax/real", "", PMEM),
+                ("datapipes-dax/bad_block", "", PMEM),
+                ("datapipes-dax/sigbus", "", ""),
+                ("datapipes-dax/transfers", "", ""),
+                ("datapipes/conformance", "", PMEM_KINDS),
             ],
-            Guest::Numa => &[("datapipes_core", "numa", HMAT), ("conformance", "", NUMA_KINDS)],
+            // No guest has engines, resctrl or counters of a processor: what is absent is told so.
+            Guest::Numa => &[
+                ("datapipes-core", "numa", HMAT),
+                ("datapipes/conformance", "", NUMA_KINDS),
+                ("datapipes-counters/counters", "every_counter_has_a_value_or_a_reason", ""),
+                ("datapipes-knobs/all", "strange_trees_are_no_reason_to_fail", ""),
+            ],
             Guest::Nvme => &[
-                ("datapipes_file", "a_command_that_the_device_refuses", NVME),
-                ("nvme", "", NVME),
-                ("conformance", "", NVME_KINDS),
+                ("datapipes-file", "a_command_that_the_device_refuses", NVME),
+                ("datapipes-file/nvme", "", NVME),
+                ("datapipes/conformance", "", NVME_KINDS),
             ],
-            Guest::Cxl => &[("datapipes_core", "numa", ""), ("conformance", "", CXL_KINDS)],
-            Guest::Iommu => &[("datapipes_file", "a_command_that_the_device_refuses", NVME), ("nvme", "", NVME)],
+            Guest::Cxl => &[("datapipes-core", "numa", ""), ("datapipes/conformance", "", CXL_KINDS)],
+            Guest::Iommu => {
+                &[("datapipes-file", "a_command_that_the_device_refuses", NVME), ("datapipes-file/nvme", "", NVME)]
+            }
+            Guest::Rdma => &[("datapipes-net/rdma", "", RDMA)],
         };
         let run = |(name, arguments, environment): &(&str, &'static str, &'static str)| -> TaskResult<Run> {
             let program = programs.get(*name).ok_or_else(|| format!("the test program {name} was not built"))?;
-            Ok(Run { name: (*name).to_owned(), program: program.clone(), arguments, environment })
+            let name = name.replace('/', "-");
+            Ok(Run { name, program: program.clone(), arguments, environment })
         };
         list.iter().map(run).collect()
     }
@@ -154,6 +203,7 @@ impl Guest {
                  -device cxl-type3,bus=root,volatile-memdev=behind,id=memory \
                  -M cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=1G",
             ),
+            Guest::Rdma => words("-machine q35 -m 1536M -smp 2"),
             Guest::Nvme | Guest::Iommu => {
                 let iommu = if self == Guest::Iommu { "-device virtio-iommu-pci " } else { "" };
                 let disk = "-device nvme,id=disk,serial=datapipes";
@@ -186,6 +236,7 @@ impl Guest {
             // The IOMMU comes first: a driver that has its device is not moved behind one.
             Guest::Iommu => all = ["virtio_pci", "virtio_iommu"].into_iter().chain(all).chain(["nvme"]).collect(),
             Guest::Cxl => all.extend(["cxl_acpi", "cxl_pci", "cxl_mem", "dax_cxl", "device_dax", "kmem"]),
+            Guest::Rdma => all.extend(["overlay", "dummy", "ib_uverbs", "crc32_generic?", "rdma_rxe"]),
             Guest::Numa => {}
         }
         all
@@ -195,6 +246,18 @@ impl Guest {
     fn set_up(self, parts: &Parts) -> String {
         match self {
             Guest::Numa => "cat /sys/devices/system/node/online".to_owned(),
+            // What was extracted is laid over this system, so that it is where it would be if it
+            // were installed: a holder of remote memory reads nothing elsewhere.
+            Guest::Rdma => format!(
+                r"{}
+ip link set lo up
+ip link add roce type dummy
+ip address add 10.9.0.1/24 dev roce
+ip link set roce up
+rdma link add rxe0 type rxe netdev roce
+rdma link",
+                parts.overlays()
+            ),
             // A region over the whole device, as `cxl create-region` makes it; its memory is taken
             // by the kernel as a node.
             Guest::Cxl => r#"

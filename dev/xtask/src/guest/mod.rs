@@ -14,6 +14,7 @@
 //! | `nvme` | an NVMe disk, four namespaces with blocks of 512 bytes and 4 KiB | conformance of block devices, also by NVMe commands |
 //! | `cxl` | memory behind CXL, made a node by a region | conformance of NUMA memory |
 //! | `iommu` | the NVMe disk behind a virtio-IOMMU | NVMe commands, also refused ones |
+//! | `rdma` | soft-RoCE: verbs over an interface of software | conformance and tests of remote memory by RDMA |
 //!
 //! What is not shown there: that a flush was forgotten (the emulation ignores flushes), and any
 //! speed.
@@ -27,6 +28,7 @@ mod parts;
 use crate::TaskResult;
 use crate::steps::{cargo, root};
 use crate::tally::TestOutputParser;
+use crate::test::OPTIONAL;
 use machines::Guest;
 use parts::Parts;
 use serde_json::Value;
@@ -34,7 +36,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a guest may take: a bound against hanging for ever.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -42,11 +44,12 @@ const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const HELP: &str = "\
 usage: cargo xtask guest [--fetch] [GUEST ...]
 
-  GUEST     pmem, numa, nvme, cxl or iommu; all of them by default
-  --fetch   first get what is missing with the system's package tools (apt-get and dpkg), into the cache folder;
-            from the backports if the system's package lists have them (`cxl` and `iommu` need these on Debian 12)
+  GUEST     pmem, numa, nvme, cxl, iommu or rdma; all of them by default
+  --fetch   first get what is missing with the system's package tools (apt-get and dpkg), into the cache folder,
+            with lists of its own; from the backports if there are any (`cxl` and `iommu` need these on Debian 12)
 
-It needs a QEMU for x86-64, a Linux kernel with its modules, and a static busybox. It looks for them
+It needs a QEMU for x86-64, a Linux kernel with its modules, and a static busybox; for `rdma` also UCX, the verbs'
+providers and iproute2. It looks for them
   in DATAPIPES_QEMU, DATAPIPES_GUEST_KERNEL, DATAPIPES_GUEST_MODULES (a folder lib/modules/VERSION), DATAPIPES_GUEST_BUSYBOX;
   in a folder into which packages were extracted: DATAPIPES_GUEST_DIR, by default datapipes/guest in the user's cache;
   in this system.
@@ -88,10 +91,13 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
             println!("SKIPPED: guest {}: {why}", guest.name());
             continue;
         }
-        match boot(&parts, guest, &programs) {
-            Ok(()) => println!("<== {}: ok", guest.name()),
+        let begun = Instant::now();
+        let outcome = boot(&parts, guest, &programs);
+        let took = begun.elapsed().as_secs();
+        match outcome {
+            Ok(()) => println!("<== {}: ok in {took} s", guest.name()),
             Err(why) => {
-                println!("<== {}: FAILED: {why}", guest.name());
+                println!("<== {}: FAILED in {took} s: {why}", guest.name());
                 failed.push(guest.name());
             }
         }
@@ -99,24 +105,36 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// Builds the test programs; by the name of their target.
+/// Builds the test programs; by package and target, those of libraries by package.
+///
+/// The choice is that of `cargo xtask test`, whose programs these are: any other would build most
+/// packages once more, with other features.
 fn programs() -> TaskResult<BTreeMap<String, PathBuf>> {
-    let mut command = cargo(&["test", "--no-run", "--message-format=json", "--lib"]);
-    command.args(["-p", "datapipes-core", "-p", "datapipes-dax", "-p", "datapipes-file", "-p", "datapipes"]);
-    // Nothing else of these packages is built.
-    machines::TEST_PROGRAMS.iter().for_each(|name| _ = command.args(["--test", name]));
+    let mut command = cargo(&["test", "--workspace", "--features", OPTIONAL, "--no-run", "--message-format=json"]);
+    command.arg("--lib");
+    machines::test_targets().for_each(|name| _ = command.args(["--test", name]));
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err("the test programs do not build".into());
     }
-    let mut found = BTreeMap::new();
-    for message in output.stdout.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice::<Value>(line).ok()) {
-        let (target, executable) = (message["target"]["name"].as_str(), message["executable"].as_str());
-        if let (Some(name), Some(path), Some(true)) = (target, executable, message["profile"]["test"].as_bool()) {
-            found.insert(name.to_owned(), PathBuf::from(path));
-        }
-    }
-    Ok(found)
+    let messages = output.stdout.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    Ok(messages.filter_map(|message| program(&message)).collect())
+}
+
+/// The name and the file of a test program that a message of cargo tells of.
+fn program(message: &Value) -> Option<(String, PathBuf)> {
+    let executable = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
+    let package = package_of(message["package_id"].as_str()?)?;
+    let (target, kind) = (message["target"]["name"].as_str()?, message["target"]["kind"][0].as_str()?);
+    let name = if kind == "test" { format!("{package}/{target}") } else { package.to_owned() };
+    Some((name, executable.into()))
+}
+
+/// The name in `path+file:///there/datapipes#0.1.0` or in
+/// `path+file:///there/net#datapipes-net@0.1.0`.
+fn package_of(id: &str) -> Option<&str> {
+    let (path, version) = id.rsplit_once('#')?;
+    version.split_once('@').map(|(name, _)| name).or_else(|| path.rsplit('/').next())
 }
 
 /// Boots one guest, shows what its tests print, and fails unless each of its programs ran to its
@@ -176,4 +194,34 @@ fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> Ta
     }
     println!("  the end of the console:\n    {}", last.join("\n    "));
     Err(format!("{}; QEMU: {status}", if bad.is_empty() { "no test passed".to_owned() } else { bad.join(", ") }).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_told_apart_by_their_packages() {
+        let built = |id: &str, kind: &str, target: &str, is_test: bool| {
+            let target = serde_json::json!({ "name": target, "kind": [kind] });
+            let profile = serde_json::json!({ "test": is_test });
+            let message = serde_json::json!({
+                "package_id": id, "target": target, "profile": profile, "executable": "/there/program",
+            });
+            program(&message).map(|(name, _)| name)
+        };
+        let (one, other) = ("path+file:///x/datapipes#0.1.0", "path+file:///x/net#datapipes-net@0.1.0");
+        assert_eq!(built(one, "test", "conformance", true).as_deref(), Some("datapipes/conformance"));
+        assert_eq!(built(other, "test", "conformance", true).as_deref(), Some("datapipes-net/conformance"));
+        assert_eq!(built(other, "lib", "datapipes_net", true).as_deref(), Some("datapipes-net"));
+        assert_eq!(built(other, "bin", "memory-holder", false), None);
+    }
+
+    #[test]
+    fn every_guest_has_the_programs_that_it_runs() {
+        let built = machines::tests().map(|name| (name.to_owned(), PathBuf::new()));
+        let libraries = ["datapipes-core", "datapipes-file"].map(|name| (name.to_owned(), PathBuf::new()));
+        let programs = built.chain(libraries).collect();
+        Guest::ALL.iter().for_each(|guest| assert!(guest.runs(&programs).is_ok(), "{}", guest.name()));
+    }
 }

@@ -13,6 +13,8 @@ pub(crate) struct Parts {
     pub(crate) kernel: PathBuf,
     pub(crate) modules: PathBuf,
     pub(crate) busybox: PathBuf,
+    /// Where packages were extracted, if any were.
+    pub(crate) packages: PathBuf,
     /// A program of this system, which the guest runs over 9p.
     pub(crate) mkfs: PathBuf,
 }
@@ -69,13 +71,33 @@ fn is_static(program: &Path) -> bool {
     bytes.starts_with(b"\x7fELF") && !bytes[..bytes.len().min(4096)].windows(9).any(|w| w == b"/ld-linux")
 }
 
+/// Where libraries and programs are, below a root.
+const LIBRARIES: [&str; 3] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64"];
+const PROGRAMS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
+
 impl Parts {
+    /// Whether a library or a program is in this system or among the extracted packages.
+    pub(crate) fn have(&self, name: &str) -> bool {
+        let folders = || LIBRARIES.iter().chain(&PROGRAMS);
+        let roots = [Path::new("/"), &self.packages];
+        roots.iter().any(|root| folders().any(|folder| root.join(folder).join(name).exists()))
+    }
+
+    /// Shell that lays the extracted packages over this system.
+    pub(crate) fn overlays(&self) -> String {
+        let mount = |name: &str| {
+            let over = self.packages.join(name);
+            let over = over.is_dir().then(|| over.display().to_string())?;
+            Some(format!("mount -t overlay overlay -o 'ro,lowerdir={over}:/{name}' /{name}\n"))
+        };
+        ["usr", "etc", "lib", "bin", "sbin"].into_iter().filter_map(mount).collect()
+    }
+
     /// QEMU, with its libraries and firmware where it was extracted.
     pub(crate) fn emulator(&self) -> Command {
         let mut qemu = Command::new(&self.qemu);
         if let Some(root) = &self.extracted {
-            let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64"];
-            let libraries: Vec<PathBuf> = libraries.iter().map(|at| root.join(at)).collect();
+            let libraries: Vec<PathBuf> = LIBRARIES.iter().map(|at| root.join(at)).collect();
             qemu.env("LD_LIBRARY_PATH", std::env::join_paths(libraries).unwrap_or_default());
             for firmware in ["usr/share/qemu", "usr/share/seabios"] {
                 qemu.arg("-L").arg(root.join(firmware));
@@ -105,6 +127,6 @@ impl Parts {
         let boxes = ["bin/busybox", "usr/bin/busybox"].map(|at| folder.join(at)).into_iter().chain(on_path("busybox"));
         let busybox = one("DATAPIPES_GUEST_BUSYBOX", "a static busybox", boxes.filter(|b| is_static(b)))?;
         let mkfs = on_path("mkfs.ext4").ok_or("mkfs.ext4 was not found in this system")?;
-        Ok(Parts { qemu, extracted, kernel, modules, busybox, mkfs })
+        Ok(Parts { qemu, extracted, kernel, modules, busybox, packages: folder.to_path_buf(), mkfs })
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct PeerConnection {
     start: u64,
     /// Whether UCX tells of a peer that fails.
     tells_failure: bool,
+    /// Whether an operation ended well, for which both sides must have found each other.
+    is_met: bool,
     /// The first error that UCX told, or 0.
     failure: Box<AtomicI32>,
 }
@@ -109,7 +111,8 @@ impl PeerConnection {
         let within = |e: datapipes_core::Error| e.within(format!("a way to the exporter by {}", settings.transports));
         ucx.check(status, "connect").map_err(within)?;
         let (start, tells_failure) = (peer.start, settings.tells_failure);
-        let mut connection = PeerConnection { worker, endpoint, key: null_mut(), start, tells_failure, failure };
+        let key = null_mut();
+        let mut connection = PeerConnection { worker, endpoint, key, start, tells_failure, is_met: false, failure };
         let mut key = peer.key.clone();
         key.resize(peer.key.len() + PADDING, 0);
         // SAFETY: the endpoint lives; the bytes live during the call.
@@ -151,9 +154,12 @@ impl PeerConnection {
         self.started(unsafe { (ucx.ep_flush)(self.endpoint, &raw const params) })
     }
 
-    fn started(&self, pointer: *mut c_void) -> Outcome {
+    fn started(&mut self, pointer: *mut c_void) -> Outcome {
         match Started::of(pointer) {
-            Started::Done => Outcome::Done,
+            Started::Done => {
+                self.is_met = true;
+                Outcome::Done
+            }
             Started::Failed(status) => Outcome::Failed(status),
             Started::Pending(request) => Outcome::Pending(PeerRequest(request)),
         }
@@ -170,7 +176,23 @@ impl PeerConnection {
         }
         // SAFETY: it is done, and this is its last use.
         unsafe { (ucx.request_free)(request.0) };
-        if status == abi::OK { Outcome::Done } else { Outcome::Failed(status) }
+        if status != abi::OK {
+            return Outcome::Failed(status);
+        }
+        self.is_met = true;
+        Outcome::Done
+    }
+
+    /// Asks an operation until it is done, or an orderly end takes too long.
+    fn finish(&mut self, mut outcome: Outcome) {
+        let since = Instant::now();
+        while let Outcome::Pending(request) = outcome {
+            if since.elapsed() > ORDERLY_END {
+                break;
+            }
+            self.worker.progress();
+            outcome = self.ask(request);
+        }
     }
 
     /// Does what there is to do; false if there was nothing.
@@ -212,21 +234,20 @@ impl Drop for PeerConnection {
                 (ucx.rkey_destroy)(self.key);
             }
         }
-        if self.tells_failure {
+        // UCX before 1.14 aborts where an endpoint is closed by force while queues of RDMA are
+        // being connected. One that is never connected ends with the worker, without a word.
+        if self.tells_failure && !self.is_met && self.failure().is_none() {
+            let outcome = self.flush();
+            self.finish(outcome);
+        }
+        if self.tells_failure && (self.is_met || self.failure().is_some()) {
             // Ends what is in flight, and tells the peer. It may be used only where UCX watches
             // peers.
             let params = RequestParams::new(abi::OP_FLAGS, abi::CLOSE_FORCE);
             // SAFETY: the endpoint is closed once and not used afterwards.
             let started = unsafe { (ucx.ep_close)(self.endpoint, &raw const params) };
-            let mut outcome = self.started(started);
-            let since = Instant::now();
-            while let Outcome::Pending(request) = outcome {
-                if since.elapsed() > ORDERLY_END {
-                    break;
-                }
-                self.worker.progress();
-                outcome = self.ask(request);
-            }
+            let outcome = self.started(started);
+            self.finish(outcome);
         }
         // The worker is destroyed with the fields: with it what is still in flight ends.
     }
