@@ -243,6 +243,13 @@ fn groups_named(prefix: &str) -> Vec<PathBuf> {
     found
 }
 
+/// The children of all threads of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    children.flat_map(|all| all.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
+}
+
 /// As a terminal does it: the signal goes to the controller and the devices too.
 #[test]
 fn a_signal_to_the_whole_group_leaves_no_control_group() {
@@ -253,12 +260,12 @@ fn a_signal_to_the_whole_group_leaves_no_control_group() {
         let mut command = stream(&address, "crc32", &folder.path("out"));
         let mut child = command.stderr(Stdio::null()).process_group(0).spawn().unwrap();
         let (_peer, _) = listener.accept().unwrap();
-        // The devices are children of the controller, which is a child of a thread of the command.
-        let threads = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().flatten();
-        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let controllers: Vec<String> =
-            children.flat_map(|c| c.split_whitespace().map(String::from).collect::<Vec<_>>()).collect();
-        assert!(!controllers.is_empty());
+        // The devices are children of the controller, which is a child of the command.
+        let mut controllers = Vec::new();
+        until("devices", || {
+            controllers = children(child.id());
+            controllers.iter().any(|controller| children(*controller).len() == 3)
+        });
         let groups = || controllers.iter().flat_map(|pid| groups_named(&format!("fabric-{pid}-"))).collect::<Vec<_>>();
         println!("control groups before {how:?}: {:?}", groups());
         rustix::process::kill_process_group(rustix::process::Pid::from_child(&child), how).unwrap();

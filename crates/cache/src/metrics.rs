@@ -209,7 +209,7 @@ impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} reads within a page, {:.1}% hits; {} device reads, {:.2} bytes moved a byte asked",
+            "{} reads, {:.1}% hits; {} device reads, {:.2} bytes moved a byte asked",
             self.reads,
             self.hit_percent(),
             self.device_reads,

@@ -35,9 +35,9 @@ pub(in crate::commands::stream) struct Sample {
     /// Whether it has sent everything.
     pub(in crate::commands::stream) is_ending: bool,
     /// Blocks received.
-    blocks_in: u64,
+    pub(in crate::commands::stream) blocks_in: u64,
     /// Whether it waits for a block.
-    is_idle: bool,
+    pub(in crate::commands::stream) is_idle: bool,
 }
 
 /// The traffic of all channels of a stream, in their order. A device that is held up, in a read of
