@@ -360,7 +360,7 @@ mod tests {
                         order(&lines, reverse, threads, unique) == expected(&lines, reverse, unique),
                         "{name}, reverse {reverse}, {threads} threads, unique {unique}"
                     );
-                    for skipped in ["twenty", "twenty bytes for all", "twenty bytes for all 0", "x"] {
+                    for skipped in ["twenty bytes for all", "x"] {
                         assert!(
                             order_behind(skipped.as_bytes(), &lines, reverse, threads, unique)
                                 == expected(&lines, reverse, unique),
