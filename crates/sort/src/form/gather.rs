@@ -11,7 +11,7 @@ use crate::form::slot_sorter::SlotSorter;
 use crate::memory::blocks::{ALIGN, BlockPool, Target};
 use crate::memory::parallel::run_parts;
 use crate::memory::short_copy::copy_record;
-use crate::records::entry::{self, Entry};
+use crate::records::entry;
 use crate::records::layout::Layout;
 use crate::records::memo::Scope;
 use crate::records::prefetch::prefetch_record;
@@ -190,7 +190,7 @@ impl<L: Layout> Gather<'_, L> {
         };
         let mut bucket = starts.partition_point(|s| *s <= at) - 1;
         let mut entries = self.buckets[bucket].entries(&self.arranger);
-        let (mut index, mut skip) = self.find(entries, (at - starts[bucket]) as usize);
+        let (mut index, mut skip) = self.buckets[bucket].find(&self.arranger, (at - starts[bucket]) as usize);
         let (mut done, mut summed) = (0, 0);
         let (mut next_mark, distance) = (0, mark_distance(block, grain, self.arranger.unique));
         let mut filled = BlockDone { marks: Vec::new(), sums: Vec::new(), tally: Tally::default(), frames: Vec::new() };
@@ -237,22 +237,5 @@ impl<L: Layout> Gather<'_, L> {
             filled.sums.push(checksum::sum(&out[summed..]));
         }
         filled
-    }
-
-    /// Finds the entry in which byte `at` of a bucket lies, and the offset of that byte in its
-    /// record.
-    fn find(&self, entries: &[Entry], at: usize) -> (usize, usize) {
-        if let Some(each) = self.arranger.layout.fixed_len() {
-            return (at / each, at % each);
-        }
-        let mut left = at;
-        for (i, e) in entries.iter().enumerate() {
-            let len = self.arranger.len(*e);
-            if left < len {
-                return (i, left);
-            }
-            left -= len;
-        }
-        (entries.len(), 0)
     }
 }

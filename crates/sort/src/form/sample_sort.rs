@@ -92,7 +92,7 @@ impl<L: Layout> SlotSorter<'_, L> {
     }
 
     /// Larger buckets of `len` entries are sorted by all cores.
-    fn giant(&self, len: usize) -> usize {
+    pub(super) fn giant(&self, len: usize) -> usize {
         (len / (4 * self.threads)).max(SMALL * 4)
     }
 
@@ -128,7 +128,7 @@ impl<L: Layout> SlotSorter<'_, L> {
     pub(super) fn sort_bucket(&self, entries: &mut [Entry], depth: usize) {
         if let Some(coding) = self.layout.coding() {
             sort_by_prefix(entries);
-            self.sort_tied_lines(coding, entries, depth + 8);
+            self.sort_tied_lines(coding, entries, depth);
             return;
         }
         vector::sort_u128(entries);
@@ -210,7 +210,7 @@ impl<L: Layout> SlotSorter<'_, L> {
 
     /// Replaces the prefixes by the next bytes of the keys. Returns false if these cannot decide;
     /// the prefixes are then invalid.
-    fn load_next_prefixes(&self, group: &mut [Entry], depth: usize) -> bool {
+    pub(super) fn load_next_prefixes(&self, group: &mut [Entry], depth: usize) -> bool {
         for e in group.iter_mut() {
             match self.layout.prefix_at(self.record(*e), depth) {
                 Some(prefix) => *e = entry::with_prefix(*e, prefix),
@@ -247,7 +247,13 @@ impl<L: Layout> SlotSorter<'_, L> {
             return;
         }
         if let Some(coding) = self.layout.coding() {
-            let others = self.settle_ended(coding, entries, depth + 8);
+            if self.may_be_other(entries[0], depth) {
+                let sorter = SlotSorter { depth: 0, ..*self };
+                let depth = sorter.load_first_difference(coding, entries, 0);
+                sorter.repartition(entries, other, depth);
+                return;
+            }
+            let others = self.settle_ended(coding, entries, depth + 8, other);
             let (entries, other) = (&mut entries[others.clone()], &mut other[others]);
             if !entries.is_empty() {
                 let depth = self.load_first_difference(coding, entries, depth + 8);
@@ -313,7 +319,7 @@ impl<L: Layout> SlotSorter<'_, L> {
     }
 
     /// Partitions a giant bucket once more and sorts its parts. The result is in `entries`.
-    fn repartition(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
+    pub(super) fn repartition(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
         let Partition { bounds, .. } = self.partition(entries, other, false);
         let giant = self.giant(entries.len());
         for w in bounds.windows(2) {

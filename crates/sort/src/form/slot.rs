@@ -18,7 +18,7 @@ use std::ops::Range;
 use datapipes_core::{Dram, Error, ErrorKind, Result};
 
 use crate::control::{Control, count};
-use crate::form::shared_start::SharedStart;
+use crate::form::shared_start::{self, Prefix, SharedStart};
 use crate::input::{Begin, Chunk, InputReader, leftover, refuse};
 use crate::long::{LongLines, OpenLine};
 use crate::records::entry::{self, Entry};
@@ -49,7 +49,8 @@ pub(crate) struct FilledSlot {
     pub(crate) last: bool,
     /// Whether it is all slots at once: no other lane has anything to sort.
     pub(crate) whole: bool,
-    /// The bytes in which all its records agree. Their prefixes are what follows.
+    /// The bytes in which its records agree, except for those whose prefix is the smallest or the
+    /// largest one. Prefixes are what follows.
     pub(crate) depth: usize,
 }
 
@@ -146,7 +147,7 @@ pub(crate) struct SlotFiller<'a, L> {
 enum Stopped {
     /// The slot is full, or no whole record is left.
     AtEnd,
-    /// A record that does not begin as the others do, and lies there.
+    /// Many records do not begin as the others do; the last of them lies there.
     Other(Range<usize>),
     /// A long line.
     Long,
@@ -160,6 +161,8 @@ struct SlotState {
     /// The first byte that is not in a record yet.
     parsed: usize,
     entries: usize,
+    /// The records that do not begin as the others do.
+    others: usize,
     tally: Tally,
     longest: usize,
     /// Set when the entries meet the room that they need. All later bytes are left for the next
@@ -497,12 +500,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
     /// Puts the stub of a long line at offset `at`.
     fn put_stub(&mut self, s: &mut SlotState, at: usize, stub: &[u8]) -> Result<()> {
         s.arena.range(at, stub.len())?.lease_mut()?.copy_from_slice(stub);
-        let prefix = loop {
-            match self.shared.prefix(self.layout, stub) {
-                Some(prefix) => break prefix,
-                None => self.shorten(s, at..at + stub.len())?,
-            }
-        };
+        let (Prefix::Alike(prefix) | Prefix::Other(prefix)) = self.shared.prefix(self.layout, stub);
         let top = s.arena.len() / ENTRY - s.entries - 1;
         let mut lease = s.arena.range(top * ENTRY, ENTRY)?.lease_mut()?;
         lease.as_slice_of::<Entry>()?[0] = entry::entry(prefix, at, stub.len());
@@ -512,12 +510,13 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         Ok(())
     }
 
-    /// Makes prefixes again, because a record does not begin as the others do.
+    /// Makes prefixes again, because many records do not begin as the others do.
     fn shorten(&mut self, s: &mut SlotState, other: Range<usize>) -> Result<()> {
         let bytes = s.arena.range(0, other.end.max(s.parsed))?.lease()?;
         let from = s.arena.len() / ENTRY - s.entries;
         let mut lease = s.arena.range(from * ENTRY, s.entries * ENTRY)?.lease_mut()?;
         self.shared.shorten(self.layout, &bytes[other], &bytes, lease.as_slice_of::<Entry>()?);
+        s.others = 0;
         Ok(())
     }
 
@@ -547,7 +546,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         }
     }
 
-    /// Makes entries of whole records in `s.parsed..end`, until one is long or does not begin as
+    /// Makes entries of whole records in `s.parsed..end`, until one is long or many do not begin as
     /// the others do.
     fn parse_alike(&mut self, s: &mut SlotState, end: usize) -> Result<Stopped> {
         let bytes = s.arena.range(s.parsed, end - s.parsed)?.lease()?;
@@ -558,7 +557,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         let mut lease = s.arena.range((top - room) * ENTRY, room * ENTRY)?.lease_mut()?;
         let out = lease.as_slice_of::<Entry>()?;
         self.shared.sample(self.layout, &bytes);
-        let (base, mut left) = (s.parsed, room);
+        let (base, mut left, mut others, before) = (s.parsed, room, s.others, s.entries);
         let (mut tally, mut longest, mut full, mut other) = (s.tally, s.longest, false, Stopped::AtEnd);
         let parsed = self.layout.scan(&bytes, 0, |from, to| {
             if left == 0 {
@@ -570,9 +569,16 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
                 other = Stopped::Long;
                 return false;
             }
-            let Some(prefix) = self.shared.prefix(self.layout, record) else {
-                other = Stopped::Other(base + from..base + to);
-                return false;
+            let prefix = match self.shared.prefix(self.layout, record) {
+                Prefix::Alike(prefix) => prefix,
+                Prefix::Other(prefix) => {
+                    others += 1;
+                    if shared_start::are_many(others, before + room - left) {
+                        other = Stopped::Other(base + from..base + to);
+                        return false;
+                    }
+                    prefix
+                }
             };
             left -= 1;
             tally.add(record);
@@ -580,7 +586,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             out[left] = entry::entry(prefix, base + from, record.len());
             true
         });
-        (s.tally, s.longest) = (tally, longest);
+        (s.tally, s.longest, s.others) = (tally, longest, others);
         s.entries += room - left;
         s.parsed += parsed;
         s.full = full;
@@ -591,6 +597,17 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
 impl SlotState {
     fn new(arena: Dram) -> SlotState {
         let (tally, tail) = (Tally::default(), Vec::new());
-        SlotState { arena, asked: 0, parsed: 0, entries: 0, tally, longest: 0, full: false, tail, line_at: 0 }
+        SlotState {
+            arena,
+            asked: 0,
+            parsed: 0,
+            entries: 0,
+            others: 0,
+            tally,
+            longest: 0,
+            full: false,
+            tail,
+            line_at: 0,
+        }
     }
 }

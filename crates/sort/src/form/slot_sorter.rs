@@ -1,5 +1,6 @@
 //! What the steps of sorting a slot share: its bytes, and where its records are.
 
+use crate::form::shared_start::may_be_other;
 use crate::records::entry::{self, Entry};
 use crate::records::layout::Layout;
 use crate::records::memo::{self, Question};
@@ -13,11 +14,19 @@ pub(crate) struct SlotSorter<'a, L> {
     /// Whether only the first of records with the same key is kept.
     pub(crate) unique: bool,
     /// The bytes in which all records agree, as far as they are known. The prefixes of the entries
-    /// are what follows.
+    /// are what follows. If it is not 0, records whose prefix is the smallest or the largest one may
+    /// begin otherwise.
     pub(crate) depth: usize,
 }
 
 impl<L: Layout> SlotSorter<'_, L> {
+    /// Whether an entry that still has the prefix of the slot, which begins at `depth`, may be that
+    /// of a record that does not begin as the others do.
+    #[inline]
+    pub(super) fn may_be_other(&self, e: Entry, depth: usize) -> bool {
+        depth == self.depth && depth > 0 && may_be_other(entry::prefix(e))
+    }
+
     /// The record of an entry.
     #[inline]
     pub(crate) fn record(&self, e: Entry) -> &[u8] {

@@ -35,13 +35,17 @@ struct Tie {
 
 impl<L: Layout> SlotSorter<'_, L> {
     /// Orders each group of equal prefixes among sorted entries. The lines of a group agree in the
-    /// first `depth` bytes.
+    /// first `depth` bytes, and in their prefixes behind these.
     pub(super) fn sort_tied_lines(&self, coding: Coding, entries: &mut [Entry], depth: usize) {
         let mut ties = Vec::new();
         let mut from = 0;
         while let Some(tie) = next_group(entries, from..entries.len()) {
             from = tie.end;
-            self.tell_apart(coding, entries, tie, depth, &mut ties);
+            if self.may_be_other(entries[tie.start], depth) {
+                ties.push(Tie { range: tie, depth: 0 });
+            } else {
+                self.tell_apart(coding, entries, tie, depth + 8, &mut ties);
+            }
             while let Some(Tie { range, depth }) = ties.pop() {
                 if range.len() == 2 {
                     self.order_pair(coding, &mut entries[range], depth);
@@ -66,7 +70,7 @@ impl<L: Layout> SlotSorter<'_, L> {
         let (a, b) = (self.line(pair[0]), self.line(pair[1]));
         let agreed = coding.agreed(a, b, depth);
         let is_same = agreed == a.len() && agreed == b.len();
-        let order = match is_same && coding.is_folded() {
+        let order = match coding.is_folded() && is_same {
             true => self.layout.compare(self.record(pair[0]), self.record(pair[1])),
             false => coding.order_at(a, b, agreed),
         };
@@ -113,7 +117,7 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// Puts lines of equal words that end within `depth` bytes in order, and notes the others as
     /// a tie.
     fn tell_apart(&self, coding: Coding, entries: &mut [Entry], tie: Range<usize>, depth: usize, ties: &mut Vec<Tie>) {
-        let others = self.settle_ended(coding, &mut entries[tie.clone()], depth);
+        let others = self.settle_ended(coding, &mut entries[tie.clone()], depth, &mut []);
         let range = tie.start + others.start..tie.start + others.end;
         if range.len() > 1 {
             ties.push(Tie { range, depth });
@@ -122,8 +126,15 @@ impl<L: Layout> SlotSorter<'_, L> {
 
     /// Puts lines of equal words that end within `depth` bytes in order, before the others (or
     /// behind them, if the order is descending). Returns the range of the others. If duplicates
-    /// are to be dropped, those among the lines that end are marked.
-    pub(super) fn settle_ended(&self, coding: Coding, tie: &mut [Entry], depth: usize) -> Range<usize> {
+    /// are to be dropped, those among the lines that end are marked. With as many entries of scratch
+    /// memory in `room` as the tie has, all cores work on what is too large for one.
+    pub(super) fn settle_ended(
+        &self,
+        coding: Coding,
+        tie: &mut [Entry],
+        depth: usize,
+        room: &mut [Entry],
+    ) -> Range<usize> {
         let word = coding.directed(entry::prefix(tie[0]));
         if word & 0xff != 0 {
             return 0..tie.len();
@@ -135,15 +146,16 @@ impl<L: Layout> SlotSorter<'_, L> {
             *e = entry::with_prefix(*e, coding.directed(if len <= depth { len as u64 } else { u64::MAX }));
         }
         // Of equal lengths, the entry that is earlier in the input comes first.
-        vector::sort_u128(tie);
+        if !tie.is_sorted() {
+            vector::sort_u128(tie);
+        }
         let (those, others) = match coding.is_descending() {
             true => (tie.len() - ended..tie.len(), 0..tie.len() - ended),
             false => (0..ended, ended..tie.len()),
         };
         if coding.is_folded() {
             for group in tie[those.clone()].chunk_by_mut(|a, b| entry::prefix(*a) == entry::prefix(*b)) {
-                // Their letters may differ in case.
-                group.sort_unstable_by(|a, b| self.compare(*a, *b));
+                self.sort_by_case(coding, group, room);
             }
         }
         if self.unique {
@@ -156,6 +168,32 @@ impl<L: Layout> SlotSorter<'_, L> {
             }
         }
         others
+    }
+
+    /// Orders lines that are the same once their letters are folded.
+    fn sort_by_case(&self, coding: Coding, group: &mut [Entry], room: &mut [Entry]) {
+        if group.len() < 2 {
+            return;
+        }
+        let plain = self.layout.tie_break().filter(|_| coding.tie_order(self.line(group[0])).is_some());
+        let Some(plain) = plain else {
+            // They are in the order of the input already, unless they are very long.
+            group.sort_by(|a, b| self.compare(*a, *b));
+            return;
+        };
+        let (threads, is_giant) = if group.len() > self.giant(group.len()) && room.len() >= group.len() {
+            (self.threads, true)
+        } else {
+            (1, false)
+        };
+        let plain = SlotSorter { layout: &plain, raw: self.raw, threads, unique: false, depth: 0 };
+        let Some(coding) = plain.layout.coding() else { return };
+        let depth = plain.load_first_difference(coding, group, 0);
+        if is_giant {
+            plain.repartition(group, &mut room[..group.len()], depth);
+        } else {
+            plain.sort_bucket(group, depth);
+        }
     }
 
     /// Makes words of the lines the entries' prefixes: those behind all bytes in which the lines
@@ -229,11 +267,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::form::shared_start::{Prefix, SharedStart};
     use crate::records::layout::PlainLines;
     use crate::records::tally::Tally;
 
     /// Sorts lines as a slot does, and returns the numbers that they had in the input.
     fn order(lines: &[Vec<u8>], reverse: bool, threads: usize, unique: bool) -> Vec<usize> {
+        order_behind(b"", lines, reverse, threads, unique)
+    }
+
+    /// Does the same with prefixes from behind some bytes.
+    fn order_behind(skipped: &[u8], lines: &[Vec<u8>], reverse: bool, threads: usize, unique: bool) -> Vec<usize> {
+        let shared = SharedStart::of(skipped);
         let layout = PlainLines::new(b'\n', reverse);
         let (mut raw, mut starts) = (Vec::new(), Vec::new());
         for line in lines {
@@ -248,11 +293,12 @@ mod tests {
             .rev()
             .map(|(line, start)| {
                 let end = start + line.len() + 1;
-                entry::entry(layout.prefix(&raw[*start..end]), *start, end - start)
+                let (Prefix::Alike(prefix) | Prefix::Other(prefix)) = shared.prefix(&layout, &raw[*start..end]);
+                entry::entry(prefix, *start, end - start)
             })
             .collect();
         let mut scratch = vec![0; entries.len()];
-        let sorter = SlotSorter { layout: &layout, raw: &raw, threads, unique, depth: 0 };
+        let sorter = SlotSorter { layout: &layout, raw: &raw, threads, unique, depth: skipped.len() };
         let mut read = Tally::default();
         entries.iter().for_each(|e| read.add(sorter.record(*e)));
         let buckets = sorter.divide(&mut entries, &mut scratch);
@@ -288,7 +334,10 @@ mod tests {
         #[test]
         fn as_a_stable_sort(lines in proptest::collection::vec(line(), 0..40), reverse in any::<bool>()) {
             for unique in [false, true] {
-                prop_assert_eq!(order(&lines, reverse, 1, unique), expected(&lines, reverse, unique));
+                let expected = expected(&lines, reverse, unique);
+                for skipped in ["", "aaaaaaa", "aaaaaaaaaaaaaaaa"] {
+                    prop_assert_eq!(&order_behind(skipped.as_bytes(), &lines, reverse, 1, unique), &expected);
+                }
             }
         }
     }
@@ -311,6 +360,13 @@ mod tests {
                         order(&lines, reverse, threads, unique) == expected(&lines, reverse, unique),
                         "{name}, reverse {reverse}, {threads} threads, unique {unique}"
                     );
+                    for skipped in ["twenty bytes for all", "x"] {
+                        assert!(
+                            order_behind(skipped.as_bytes(), &lines, reverse, threads, unique)
+                                == expected(&lines, reverse, unique),
+                            "{name} behind {skipped}, reverse {reverse}, {threads} threads, unique {unique}"
+                        );
+                    }
                 }
             }
         }

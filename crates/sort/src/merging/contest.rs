@@ -268,8 +268,9 @@ impl<L: Layout> CodedForm<L> for LineBytes {
 
     #[inline]
     fn settle(layout: &L, coding: Coding, code: u64, a: (&mut Self, &[u8]), b: (&mut Self, &[u8])) -> Settled {
-        let mut settled = coding.settle(code, layout.coded_bytes(a.1), layout.coded_bytes(b.1));
-        if coding.is_folded() && settled.order == Ordering::Equal {
+        let (line, other) = (layout.coded_bytes(a.1), layout.coded_bytes(b.1));
+        let mut settled = coding.settle(code, line, other);
+        if coding.is_folded() && settled.order == Ordering::Equal && coding.tie_order(line).is_none() {
             // Their letters may differ in case.
             settled.order = layout.compare(a.1, b.1);
         }

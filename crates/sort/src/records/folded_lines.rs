@@ -1,15 +1,15 @@
 //! Lines in the order of their bytes with letters folded (`-f` alone), and then by their bytes.
 //!
 //! They are sorted and merged as plain lines are, and letters are folded where bytes are loaded. So
-//! no key is made of a line. Only lines that differ in nothing but the case of letters are compared
-//! as a whole.
+//! no key is made of a line. Lines that differ in nothing but the case of letters are then sorted as
+//! plain lines.
 
 use std::cmp::Ordering;
 
 use datapipes_core::Result;
 
-use super::layout::{Layout, LongLimit, body};
-use super::offset_value::Coding;
+use super::layout::{Layout, LongLimit, PlainLines, body};
+use super::offset_value::{Coding, TieOrder};
 use super::tally::Tally;
 use crate::text::{PiecedLine, TextOrder};
 
@@ -19,15 +19,15 @@ use crate::text::{PiecedLine, TextOrder};
 pub(crate) struct FoldedLines {
     terminator: u8,
     order: TextOrder,
-    coding: Coding,
+    reverse: bool,
     limit: LongLimit,
 }
 
 impl FoldedLines {
     /// Returns `None` if the order is another one.
     pub(crate) fn new(terminator: u8, order: &TextOrder) -> Option<FoldedLines> {
-        let coding = Coding::of_folded(order.folded_lines()?);
-        Some(FoldedLines { terminator, order: order.clone(), coding, limit: LongLimit::default() })
+        let reverse = order.folded_lines()?;
+        Some(FoldedLines { terminator, order: order.clone(), reverse, limit: LongLimit::default() })
     }
 
     /// What stubs have of their lines decides, unless it is the same. A line that is not long is
@@ -56,7 +56,8 @@ impl Layout for FoldedLines {
 
     #[inline]
     fn prefix(&self, record: &[u8]) -> u64 {
-        self.coding.directed(self.coding.word(self.head(record), 0))
+        let coding = Coding::of_folded(self.reverse, None);
+        coding.directed(coding.word(self.head(record), 0))
     }
 
     #[inline]
@@ -76,12 +77,20 @@ impl Layout for FoldedLines {
     fn prefix_at(&self, record: &[u8], depth: usize) -> Option<u64> {
         // A line that ends before `depth` was padded with zeros, which a longer line may contain.
         let line = self.head(record);
-        (depth <= line.len()).then(|| self.coding.directed(self.coding.word(line, depth)))
+        let coding = Coding::of_folded(self.reverse, None);
+        (depth <= line.len()).then(|| coding.directed(coding.word(line, depth)))
     }
 
+    /// Of long lines there are only stubs here, so they are not told apart.
     #[inline]
     fn coding(&self) -> Option<Coding> {
-        Some(self.coding)
+        let ties = self.order.last_resort().map(|reverse| TieOrder { reverse, most: self.limit.get() });
+        Some(Coding::of_folded(self.reverse, ties))
+    }
+
+    fn tie_break(&self) -> Option<PlainLines> {
+        let reverse = self.order.last_resort()?;
+        Some(PlainLines { terminator: self.terminator, reverse, limit: self.limit.clone() })
     }
 
     #[inline]

@@ -17,6 +17,10 @@
 //! a code has several bytes. A line that ends within a chunk is padded with zeros; the count tells
 //! it from a line that has zeros there.
 //!
+//! Lines that are the same once their letters are folded may have an order by their bytes. The
+//! chunks of these bytes are then numbered on behind those of the folded line. The base has as many
+//! chunks as they have, so no chunk has two meanings beside one base.
+//!
 //! Sources: W. M. Conner, "Offset value coding", IBM Technical Disclosure Bulletin 20(7), 1977;
 //! G. Graefe and T. Do, "Offset-value coding in database query processing", EDBT 2023, and "Robust
 //! and efficient sorting with offset-value coding", ACM TODS 48(1), 2023.
@@ -54,10 +58,20 @@ const fn code_bits(chunk: usize, value: u64, count: usize) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coding {
     reverse: bool,
-    /// Whether letters are folded. Lines that are then equal may still have an order.
+    /// Whether letters are folded.
     folded: bool,
+    /// The order of lines that are equal once they are folded.
+    ties: Option<TieOrder>,
     /// Bytes of a line that codes look at.
     coded_len: usize,
+}
+
+/// The order of lines by their bytes, where folded letters tell them apart no more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TieOrder {
+    pub(crate) reverse: bool,
+    /// The longest line that has such an order, in bytes.
+    pub(crate) most: usize,
 }
 
 /// The outcome of a match between lines with equal codes.
@@ -70,12 +84,19 @@ pub(crate) struct Settled {
 
 impl Coding {
     pub(crate) fn new(reverse: bool) -> Coding {
-        Coding { reverse, folded: false, coded_len: CODED_LEN }
+        Coding { reverse, folded: false, ties: None, coded_len: CODED_LEN }
     }
 
     /// Codes for lines whose letters are folded.
-    pub(crate) fn of_folded(reverse: bool) -> Coding {
-        Coding { folded: true, ..Coding::new(reverse) }
+    pub(crate) fn of_folded(reverse: bool, ties: Option<TieOrder>) -> Coding {
+        Coding { folded: true, ties, ..Coding::new(reverse) }
+    }
+
+    /// The order of a line by its bytes among those that are equal to it once they are folded, if
+    /// codes have it; then, whether it is descending.
+    #[inline]
+    pub(crate) fn tie_order(self, line: &[u8]) -> Option<bool> {
+        self.ties.filter(|ties| line.len() <= ties.most && line.len() < self.coded_len).map(|ties| ties.reverse)
     }
 
     #[inline]
@@ -98,7 +119,7 @@ impl Coding {
 
     /// Codes for the first `coded_len` bytes of ascending lines, a multiple of a chunk.
     pub(crate) fn of_first(coded_len: usize) -> Coding {
-        Coding { reverse: false, folded: false, coded_len: (coded_len / CHUNK * CHUNK).min(CODED_LEN) }
+        Coding { coded_len: (coded_len / CHUNK * CHUNK).min(CODED_LEN), ..Coding::new(false) }
     }
 
     /// Whether the code says only that a line agrees with its base in all bytes that codes look at.
@@ -128,7 +149,11 @@ impl Coding {
     pub(crate) fn beside(self, base: &[u8], line: &[u8]) -> u64 {
         let base = &base[..base.len().min(self.coded_len)];
         let agreed = self.agreed(base, line, 0);
-        self.after_agreeing(line, agreed, agreed == base.len() && agreed == line.len())
+        let equal = agreed == base.len() && agreed == line.len();
+        match self.tie_order(line) {
+            Some(reverse) if equal => self.among_ties(reverse, line, common_prefix(base, line, 0)),
+            _ => self.after_agreeing(line, agreed, equal),
+        }
     }
 
     /// The code of a line beside its base, if their first eight bytes, given as big-endian numbers,
@@ -139,7 +164,12 @@ impl Coding {
     }
 
     /// Compares lines whose codes beside the same base are equal.
+    #[inline]
     pub(crate) fn settle(self, code: u64, a: &[u8], b: &[u8]) -> Settled {
+        if self.ties.is_some() { self.settle_tied(code, a, b) } else { self.settle_once(code, a, b) }
+    }
+
+    fn settle_once(self, code: u64, a: &[u8], b: &[u8]) -> Settled {
         let bits = self.direct(code);
         if bits & COUNT_MASK < CHUNK as u64 {
             return Settled { order: Ordering::Equal, later: code_of_equal(self) };
@@ -149,6 +179,51 @@ impl Coding {
         let order = self.order_at(a, b, agreed);
         let later = if order == Ordering::Less { b } else { a };
         Settled { order, later: self.after_agreeing(later, agreed, order == Ordering::Equal) }
+    }
+
+    /// Does the same where lines that are equal once they are folded may have an order.
+    fn settle_tied(self, code: u64, a: &[u8], b: &[u8]) -> Settled {
+        let Some(reverse) = self.tie_order(a).filter(|_| a.len() == b.len()) else {
+            return self.settle_once(code, a, b);
+        };
+        let chunk = 0xfff - (code >> CHUNK_SHIFT) as usize;
+        if chunk > CHUNKS {
+            return Settled { order: Ordering::Equal, later: code };
+        }
+        let behind = a.len() / CHUNK + 1;
+        let mut from = 0;
+        if chunk >= CHUNKS {
+            // Only chunks of ties are that far behind in such lines.
+        } else if chunk >= behind {
+            from = ((chunk - behind + 1) * CHUNK).min(a.len());
+        } else {
+            let agreed = self.agreed(a, b, ((chunk + 1) * CHUNK).min(a.len()));
+            if agreed < a.len() {
+                let order = self.order_at(a, b, agreed);
+                let later = if order == Ordering::Less { b } else { a };
+                return Settled { order, later: self.differing(later, agreed) };
+            }
+        }
+        let agreed = common_prefix(a, b, from);
+        let order = a.get(agreed).cmp(&b.get(agreed));
+        let order = if reverse { order.reverse() } else { order };
+        let later = if order == Ordering::Less { b } else { a };
+        Settled { order, later: self.among_ties(reverse, later, agreed) }
+    }
+
+    /// The code of a line that equals its base once both are folded, and agrees with it in `agreed`
+    /// bytes.
+    fn among_ties(self, reverse: bool, line: &[u8], agreed: usize) -> u64 {
+        let start = agreed / CHUNK * CHUNK;
+        let chunk = line.len() / CHUNK + 1 + agreed / CHUNK;
+        if chunk >= CHUNKS {
+            self.direct(DEEP)
+        } else if agreed == line.len() {
+            code_of_equal(self)
+        } else {
+            let bits = code_bits(chunk, word(line, start) >> 16, (line.len() - start).min(CHUNK));
+            Coding::new(reverse).direct(bits)
+        }
     }
 
     /// The order of two lines that agree in their first `agreed` bytes, and in no more.
@@ -209,14 +284,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PLAIN: Coding = Coding { reverse: false, folded: false, coded_len: CODED_LEN };
+    const PLAIN: Coding = Coding { reverse: false, folded: false, ties: None, coded_len: CODED_LEN };
     const BOTH: [Coding; 2] = [PLAIN, Coding { reverse: true, ..PLAIN }];
     const FOLDED: [Coding; 2] = [Coding { folded: true, ..PLAIN }, Coding { reverse: true, folded: true, ..PLAIN }];
 
+    /// Folded codes of both directions, with ties of both directions. Lines of more than 30 bytes
+    /// have no order among ties.
+    fn tied() -> impl Iterator<Item = Coding> {
+        let ties = [(false, CODED_LEN), (true, CODED_LEN), (false, 30)];
+        let ties = ties.map(|(reverse, most)| Some(TieOrder { reverse, most }));
+        FOLDED.into_iter().flat_map(move |folded| ties.map(|ties| Coding { ties, ..folded }))
+    }
+
     fn order(coding: Coding, a: &[u8], b: &[u8]) -> Ordering {
         let folded = |line: &[u8]| if coding.folded { line.to_ascii_uppercase() } else { line.to_vec() };
-        let order = folded(a).cmp(&folded(b));
-        if coding.reverse { order.reverse() } else { order }
+        let directed = |order: Ordering, reverse| if reverse { order.reverse() } else { order };
+        let ties = coding.tie_order(a).map_or(Ordering::Equal, |reverse| directed(a.cmp(b), reverse));
+        directed(folded(a).cmp(&folded(b)), coding.reverse).then(ties)
     }
 
     /// Matches `a` and `b`, coded beside `base`, as a tournament does.
@@ -287,6 +371,42 @@ mod tests {
     }
 
     #[test]
+    fn short_lines_that_differ_in_case() {
+        // Every line of at most seven letters, each in both cases.
+        let letter = |n: usize, i: usize| if n >> i & 1 == 0 { b'a' } else { b'A' };
+        let lines: Vec<Vec<u8>> =
+            (0..8).flat_map(|len| (0..1 << len).map(move |n| (0..len).map(|i| letter(n, i)).collect())).collect();
+        for coding in tied() {
+            for (i, a) in lines.iter().enumerate().step_by(3) {
+                for b in &lines[i..] {
+                    assert_rule(coding, [&lines[i * 7 % lines.len()], a, b]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ties_beyond_the_coded_chunks() {
+        for coding in tied() {
+            for len in [CODED_LEN / 2 - 7, CODED_LEN / 2, CODED_LEN - 7, CODED_LEN - 1, CODED_LEN, CODED_LEN + 7] {
+                let line = |at: usize| {
+                    let mut line = vec![b'x'; len];
+                    line[at] = b'X';
+                    line
+                };
+                let lines = [line(0), line(7), line(len / 2), line(len - 13), line(len - 1), vec![b'x'; len]];
+                for a in &lines {
+                    for b in &lines {
+                        for base in &lines {
+                            assert_rule(coding, [base, a, b]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn lines_beyond_the_coded_chunks() {
         for coding in BOTH {
             for len in [CODED_LEN - 7, CODED_LEN - 6, CODED_LEN - 1, CODED_LEN, CODED_LEN + 1, CODED_LEN + 20] {
@@ -336,7 +456,7 @@ mod tests {
 
         #[test]
         fn codes_order_lines(a in line(), b in line(), c in line()) {
-            for coding in BOTH.into_iter().chain(FOLDED) {
+            for coding in BOTH.into_iter().chain(FOLDED).chain(tied()) {
                 assert_rule(coding, [&a, &b, &c]);
             }
         }
