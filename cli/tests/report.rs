@@ -339,8 +339,8 @@ fn a_stop_is_nobodys_fault() {
     let folder = folder();
     let at = folder.at();
     // It is stopped while it works, however long it took to begin.
-    let run = "dpipe log bench --dir . --seconds 1 --report-html p.json & until ls dpipe-log-bench-*/*.log; do sleep \
-               0.01; done; sleep 0.3; kill -STOP $!; sleep 3; kill -CONT $!; wait $!";
+    let run = "dpipe log bench --dir . --seconds 2 --report-html p.json & until ls dpipe-log-bench-*/*.log || ! kill -0 \
+               $!; do sleep 0.01; done; sleep 0.3; kill -STOP $!; sleep 6; kill -CONT $!; wait $!";
     let text = sentence(at, run);
     let part = text.split("it was stopped").nth(1).unwrap_or_else(|| panic!("{text}"));
     let percent: f64 = part.trim_start_matches([',', ' ']).split('%').next().unwrap().parse().unwrap();
@@ -366,7 +366,13 @@ impl QuotaGroup {
         for (file, limit) in limits {
             fs::write(group.0.join(file), limit).map_err(failed)?;
         }
-        Ok(group)
+        // A process may be kept from going there.
+        let go = format!("echo $$ > {}/cgroup.procs", group.0.display());
+        let went = Command::new("bash").args(["-c", &go]).output().map_err(failed)?;
+        match went.status.success() {
+            true => Ok(group),
+            false => Err(String::from_utf8_lossy(&went.stderr).into_owned()),
+        }
     }
 }
 

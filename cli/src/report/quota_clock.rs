@@ -13,8 +13,19 @@ pub(crate) struct QuotaClock(Vec<GroupClock>);
 #[derive(Debug)]
 struct GroupClock {
     stat: OwnedFd,
-    /// How long the group waits in a period whose quota is used up, at least, in nanoseconds.
+    /// How long the group waits in a period whose quota is used up, in nanoseconds, if it computes
+    /// from the begin of the period on.
     wait_ns: u64,
+    /// What was counted when the clock was made.
+    before: Throttled,
+}
+
+/// What the kernel counted of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Throttled {
+    ns: u64,
+    /// Periods whose quota was used up.
+    periods: u64,
 }
 
 impl QuotaClock {
@@ -27,25 +38,37 @@ impl QuotaClock {
             let file = |name: &str| read(&folder.join(name).to_string_lossy());
             let [max, quota, period] = ["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"].map(file);
             let limit = if max.is_empty() { format!("{quota} {period}") } else { max };
-            Some(GroupClock { stat, wait_ns: wait_ns(&limit) })
+            let before = counted(&stat);
+            Some(GroupClock { stat, wait_ns: wait_ns(&limit), before })
         });
         QuotaClock(groups.collect())
     }
 
-    /// Seconds so far, added up over the cores; of all threads of the groups, not of this process
-    /// alone.
+    /// Seconds since the clock was made, added up over the cores; of all threads of the groups, not
+    /// of this process alone.
     pub(crate) fn seconds(&self) -> f64 {
-        let mut text = [0; 4096];
-        let ns = self.0.iter().map(|group| {
-            let len = rustix::io::pread(&group.stat, &mut text[..], 0).unwrap_or(0);
-            throttled_ns(std::str::from_utf8(text.get(..len).unwrap_or_default()).unwrap_or(""), group.wait_ns)
-        });
+        let ns = self.0.iter().map(|group| counted(&group.stat).since(group.before, group.wait_ns));
         ns.sum::<u64>() as f64 / 1e9
     }
 }
 
+impl Throttled {
+    /// The time since then. Kernels count less of it than a group waits, so it is not less than what
+    /// the periods tell whose quota was used up.
+    fn since(self, before: Throttled, wait_ns: u64) -> u64 {
+        let by_periods = self.periods.saturating_sub(before.periods).saturating_mul(wait_ns);
+        self.ns.saturating_sub(before.ns).max(by_periods)
+    }
+}
+
+fn counted(stat: &OwnedFd) -> Throttled {
+    let mut text = [0; 4096];
+    let len = rustix::io::pread(stat, &mut text[..], 0).unwrap_or(0);
+    throttled(std::str::from_utf8(text.get(..len).unwrap_or_default()).unwrap_or(""))
+}
+
 /// How long a group waits in a period whose quota is used up, from the quota and the period in
-/// microseconds: as many cores as it needs at least used it up from the begin on. 0 without a
+/// microseconds: as if as many cores as it needs at least used it up from the begin on. 0 without a
 /// quota (`max`, or -1).
 fn wait_ns(limit: &str) -> u64 {
     let mut numbers = limit.split_whitespace().map(|number| number.parse::<u64>().ok().filter(|n| *n > 0));
@@ -54,21 +77,19 @@ fn wait_ns(limit: &str) -> u64 {
     period.saturating_sub(in_use).saturating_mul(1000)
 }
 
-/// The time in a `cpu.stat` of version 2 (`throttled_usec`) or 1 (`throttled_time`, nanoseconds).
-/// Kernels count less of it than a group waits, so it is at least what the periods whose quota was
-/// used up tell.
-fn throttled_ns(text: &str, wait_ns: u64) -> u64 {
-    let (mut counted, mut by_periods) = (0, 0);
+/// What a `cpu.stat` of version 2 (`throttled_usec`) or 1 (`throttled_time`, nanoseconds) has.
+fn throttled(text: &str) -> Throttled {
+    let mut throttled = Throttled::default();
     for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
         let value = value.trim().parse::<u64>().unwrap_or(0);
         match name {
-            "throttled_usec" => counted = value.saturating_mul(1000),
-            "throttled_time" => counted = value,
-            "nr_throttled" => by_periods = value.saturating_mul(wait_ns),
+            "throttled_usec" => throttled.ns = value.saturating_mul(1000),
+            "throttled_time" => throttled.ns = value,
+            "nr_throttled" => throttled.periods = value,
             _ => {}
         }
     }
-    counted.max(by_periods)
+    throttled
 }
 
 /// The folders of the own group and of those above it, from `/proc/self/cgroup` and
@@ -130,12 +151,15 @@ mod tests {
 
     #[test]
     fn the_time_of_both_versions_is_read() {
-        assert_eq!(throttled_ns("usage_usec 5\nnr_throttled 3\nthrottled_usec 1500\n", 0), 1_500_000);
-        assert_eq!(throttled_ns("nr_periods 4\nnr_throttled 3\nthrottled_time 8260000000\n", 90_000), 8_260_000_000);
-        assert_eq!(throttled_ns("usage_usec 5\nthrottled_usec x\n", 7), 0);
+        let read = |text: &str| (throttled(text).ns, throttled(text).periods);
+        assert_eq!(read("usage_usec 5\nnr_throttled 3\nthrottled_usec 1500\n"), (1_500_000, 3));
+        assert_eq!(read("nr_periods 4\nnr_throttled 3\nthrottled_time 8260000000\n"), (8_260_000_000, 3));
+        assert_eq!(read("usage_usec 5\nthrottled_usec x\n"), (0, 0));
         // A fifth of a core, as the kernel counted it: in 11 of 13 periods of a tenth of a second.
         let wait = wait_ns("20000 100000");
-        assert_eq!(throttled_ns("nr_periods 13\nnr_throttled 11\nthrottled_time 630000000\n", wait), 880_000_000);
+        let before = Throttled { ns: 9_000_000_000, periods: 20 };
+        assert_eq!(Throttled { ns: 9_630_000_000, periods: 31 }.since(before, wait), 880_000_000);
+        assert_eq!(Throttled { ns: 9_950_000_000, periods: 31 }.since(before, wait), 950_000_000);
         // Three halves of a core are used up by two cores at the earliest.
         assert_eq!(["150000 100000", "max 100000", "-1\n100000\n", ""].map(wait_ns), [25_000_000, 0, 0, 0]);
     }

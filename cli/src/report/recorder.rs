@@ -164,6 +164,9 @@ impl StopClock {
     /// short and many, as those of `cpulimit`.
     const LATE: Duration = Duration::from_millis(15);
 
+    /// A page of the program takes no longer than this to come.
+    const MAX_FAULT: Duration = Duration::from_secs(1);
+
     fn start() -> StopClock {
         let own = ThreadClock::of_this_thread();
         let before = own.read()[1];
@@ -188,7 +191,7 @@ impl StopClock {
         if late >= StopClock::LATE {
             let explained = self.own.read()[1] - self.before + self.host.look();
             // How long the disk took for its page is not known.
-            if !self.faults.grew() {
+            if late >= StopClock::MAX_FAULT || !self.faults.grew() {
                 self.stopped += (late.as_secs_f64() - explained).max(0.0);
             }
         }

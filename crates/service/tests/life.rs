@@ -34,10 +34,13 @@ fn a_client_without_a_service_is_told_what_to_start() {
 #[test]
 fn a_service_that_hangs_is_given_up_by_clients_with_a_limit() {
     let service = Service::start(&[]);
-    let limit = Duration::from_millis(200);
+    let limit = Duration::from_secs(3);
     let client = Client::connect_within(&service.socket, limit).unwrap();
     assert_eq!(client.status().unwrap().connected, 1);
     service.signal(libc::SIGSTOP);
+    // It is told when all of its threads have stopped.
+    let pid = rustix::process::Pid::from_child(&service.child);
+    rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::UNTRACED).unwrap();
     let late = client.status().unwrap_err();
     assert!(late.kind() == ErrorKind::Busy && late.to_string().contains("did not answer within"), "{late}");
     // Its answer may still come, so the connection has ended.

@@ -59,8 +59,17 @@ fn missing() -> Option<String> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = |program: &str| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
-    if let Some(program) = ["systemd-nspawn", "python3"].into_iter().find(|program| !on_path(program)) {
-        return Some(format!("there is no {program}"));
+    if !on_path("systemd-nspawn") {
+        return Some("there is no systemd-nspawn".into());
+    }
+    // The container has nothing of this machine but /usr.
+    let programs = ["/usr/bin/python3", "/usr/bin/bash", "/usr/bin/ps", "/usr/bin/journalctl"];
+    let outside = |path: &&str| !fs::canonicalize(path).is_ok_and(|path| path.starts_with("/usr"));
+    if let Some(program) = programs.into_iter().find(outside) {
+        return Some(format!("there is no {program}, or it is not below /usr"));
+    }
+    if !Path::new("/etc/ld.so.cache").exists() {
+        return Some("there is no /etc/ld.so.cache".into());
     }
     let merged = fs::symlink_metadata("/bin").is_ok_and(|meta| meta.is_symlink());
     (!merged).then(|| "programs are not all below /usr".into())
@@ -84,7 +93,7 @@ fn container(root: &Path) {
         fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(unit), units.join(unit)).unwrap();
     }
     // The program lies elsewhere, and nobody wants to wait for half a minute.
-    let own = "[Service]\nExecStart=\nExecStart=/opt/dpiped --timeout 60\nWatchdogSec=3\nTimeoutStopSec=5\nTimeoutAbortSec=1\n";
+    let own = "[Service]\nExecStart=\nExecStart=/opt/dpiped --timeout 60\nWatchdogSec=10\nTimeoutStopSec=5\nTimeoutAbortSec=1\n";
     fs::write(units.join("dpiped.service.d/test.conf"), own).unwrap();
     let check = "[Unit]\nDescription=Check\nFailureAction=poweroff-force\n[Service]\nType=oneshot\nExecStart=/opt/check\nTimeoutStartSec=600\n";
     fs::write(units.join("check.service"), check).unwrap();

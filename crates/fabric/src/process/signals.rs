@@ -11,13 +11,18 @@ extern "C" fn goes_on(_: libc::c_int) {}
 /// Lets this process outlive the signals that its application gets with it. A controller ends when
 /// its application is gone, and has to remove the control groups of its devices before.
 ///
-/// A program that it starts begins with what these signals do by default: only a signal that is
-/// ignored would stay so.
+/// A signal that is ignored stays ignored, here and in the devices: `nohup` and shells choose so. A
+/// device that is started begins with what the others do by default.
 pub(super) fn outlive_those_of_the_group() {
     for signal in OF_THE_GROUP {
-        // SAFETY: all fields of the structure may be zero. The handler does nothing, so it may run
+        // SAFETY: all fields of the structures may be zero, and they outlive the calls. The handler does nothing, so it may run
         // at any time, and it has the type that is called without SA_SIGINFO.
         unsafe {
+            let mut old: libc::sigaction = std::mem::zeroed();
+            let known = libc::sigaction(signal, std::ptr::null(), &raw mut old) == 0;
+            if !known || old.sa_sigaction == libc::SIG_IGN {
+                continue;
+            }
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = goes_on as extern "C" fn(libc::c_int) as libc::sighandler_t;
             action.sa_flags = libc::SA_RESTART;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use datapipes_core::locks::Mutex;
@@ -84,6 +85,8 @@ struct Session {
     owner: OwningProcess,
     /// The longest time that an answer may take.
     limit: Option<Duration>,
+    /// Whether an answer was late. It may still come, and would be taken for the next one.
+    was_late: AtomicBool,
 }
 
 /// A place that is passed to the service.
@@ -187,10 +190,17 @@ impl Client {
         // A limit of 0 would be none.
         let of_connect = limit.map(|limit| limit.max(Duration::from_micros(1)));
         set_socket_timeout(&socket, Timeout::Send, of_connect).map_err(fail)?;
-        connect(&socket, &address).map_err(fail)?;
+        loop {
+            match connect(&socket, &address) {
+                // A signal that is handled: the connection was not made.
+                Err(Errno::INTR) => {}
+                connected => break connected.map_err(fail)?,
+            }
+        }
         let hello = ClientRequest::Hello { version: VERSION, name: own_name() };
         let (path, turn, owner) = (path.to_path_buf(), Mutex::new(()), OwningProcess::here());
-        let mut session = Session { socket, path, limits: ServiceLimits::default(), turn, owner, limit };
+        let was_late = AtomicBool::new(false);
+        let mut session = Session { socket, path, limits: ServiceLimits::default(), turn, owner, limit, was_late };
         match session.ask(&hello, &[])? {
             (ServiceAnswer::Hello { limits, .. }, _) => session.limits = limits,
             (other, _) => return Err(session.strange(&other)),
@@ -297,7 +307,7 @@ impl Session {
     }
 
     /// Waits until the socket can be used, up to a deadline. A connection whose answer is late has
-    /// ended: the answer may still come, and would be taken for the next one.
+    /// ended.
     fn ready(&self, events: PollFlags, until: Option<Instant>) -> Result<()> {
         let Some(until) = until else { return Ok(()) };
         loop {
@@ -308,6 +318,7 @@ impl Session {
             };
             match poll(&mut [PollFd::new(&self.socket, events)], Some(&limit)) {
                 Ok(0) if left.is_zero() => {
+                    self.was_late.store(true, Relaxed);
                     let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
                     return Err(late(&self.path, self.limit.unwrap_or_default()));
                 }
@@ -353,6 +364,9 @@ impl Session {
         if bytes.len() > MAX_REQUEST_BYTES {
             let context = format!("a request of {} bytes; the limit is {MAX_REQUEST_BYTES}", bytes.len());
             return Err(Error::new(ErrorKind::InvalidInput, "ask", context));
+        }
+        if self.was_late.load(Relaxed) {
+            return Err(self.gone());
         }
         // A service that refused sent the reason before it closed the connection: that can still be
         // read.
