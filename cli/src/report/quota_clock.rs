@@ -53,8 +53,8 @@ impl QuotaClock {
 }
 
 impl Throttled {
-    /// The time since then. Kernels count less of it than a group waits, so it is not less than what
-    /// the periods tell whose quota was used up.
+    /// The time since then. Kernels count less of it than a group waits, so it is not less than
+    /// what the periods tell whose quota was used up.
     fn since(self, before: Throttled, wait_ns: u64) -> u64 {
         let by_periods = self.periods.saturating_sub(before.periods).saturating_mul(wait_ns);
         self.ns.saturating_sub(before.ns).max(by_periods)

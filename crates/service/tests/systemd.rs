@@ -15,7 +15,7 @@ const CHECK: &str = r#"#!/bin/bash
 exec > /out/said 2>&1
 touch /out/begun
 show() {
-    systemctl show dpiped.service -p ActiveState -p StatusText -p NRestarts -p Result -p MainPID > "/out/$1"
+    systemctl show dpiped.service -p ActiveState -p StatusText -p NRestarts -p ExecMainCode -p ExecMainStatus > "/out/$1"
     echo "Owner=$(ps -o user= -p "$(systemctl show -P MainPID dpiped.service)")" >> "/out/$1"
 }
 # Waits for a condition, for as long as the container lives.
@@ -34,11 +34,13 @@ exec 3<>/dev/tcp/127.0.0.1/9465
 printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
 cat <&3 > /out/metrics
 exec 3>&-
-kill -STOP "$(main_pid)"
-wait_for 'restarts 1'
+pid=$(main_pid)
+kill -STOP "$pid"
+wait_for '[ "$(main_pid)" != "$pid" ] && restarts 1'
 show hung
-kill -KILL "$(main_pid)"
-wait_for 'restarts 2'
+pid=$(main_pid)
+kill -KILL "$pid"
+wait_for '[ "$(main_pid)" != "$pid" ] && restarts 2'
 show killed
 systemctl stop dpiped.service dpiped.socket dpiped-metrics.socket
 show stopped
@@ -148,12 +150,17 @@ fn units_start_watch_and_restart_the_service() {
     assert!(activated["Owner"].parse::<u32>().is_ok_and(|user| user > 0), "a user of its own: {activated:?}");
     assert!(fs::read_to_string(out.join("metrics")).unwrap().contains("datapipes_service_"));
     // Stopped, it does not answer the watchdog; killed, it is started again.
-    for (name, restarts) in [("hung", "1"), ("killed", "2")] {
+    for (name, restarts) in [("hung", 1), ("killed", 2)] {
         let state = state(name);
-        assert_eq!((state["ActiveState"].as_str(), state["NRestarts"].as_str()), ("active", restarts), "{state:?}");
+        let began_anew: u32 = state["NRestarts"].parse().unwrap();
+        assert!(state["ActiveState"] == "active" && began_anew >= restarts, "{state:?}");
     }
+    // It exited by itself (1: CLD_EXITED), with 0. A unit that ended well may be forgotten (0). With
+    // control groups of version 1 nobody tells a systemd in a container that a group is empty: then
+    // the unit has failed, because of that alone.
     let stopped = state("stopped");
-    assert_eq!((stopped["ActiveState"].as_str(), stopped["Result"].as_str()), ("inactive", "success"), "{stopped:?}");
+    let ended = (stopped["ExecMainCode"].as_str(), stopped["ExecMainStatus"].as_str());
+    assert!([("1", "0"), ("0", "0")].contains(&ended) && stopped["ActiveState"] != "active", "{stopped:?}");
     assert!(out.join("socket-removed").exists());
     let journal = fs::read_to_string(out.join("journal")).unwrap();
     let cut_off = journal.lines().find(|line| line.contains(r#""DATAPIPES_EVENT":"ClientCutOff""#)).unwrap();

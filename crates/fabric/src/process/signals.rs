@@ -15,8 +15,9 @@ extern "C" fn goes_on(_: libc::c_int) {}
 /// device that is started begins with what the others do by default.
 pub(super) fn outlive_those_of_the_group() {
     for signal in OF_THE_GROUP {
-        // SAFETY: all fields of the structures may be zero, and they outlive the calls. The handler does nothing, so it may run
-        // at any time, and it has the type that is called without SA_SIGINFO.
+        // SAFETY: all fields of the structures may be zero, and they outlive the calls. The handler
+        // does nothing, so it may run at any time, and it has the type that is called without
+        // SA_SIGINFO.
         unsafe {
             let mut old: libc::sigaction = std::mem::zeroed();
             let known = libc::sigaction(signal, std::ptr::null(), &raw mut old) == 0;

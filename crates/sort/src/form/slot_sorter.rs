@@ -14,8 +14,8 @@ pub(crate) struct SlotSorter<'a, L> {
     /// Whether only the first of records with the same key is kept.
     pub(crate) unique: bool,
     /// The bytes in which all records agree, as far as they are known. The prefixes of the entries
-    /// are what follows. If it is not 0, records whose prefix is the smallest or the largest one may
-    /// begin otherwise.
+    /// are what follows. If it is not 0, records whose prefix is the smallest or the largest one
+    /// may begin otherwise.
     pub(crate) depth: usize,
 }
 

@@ -126,8 +126,8 @@ impl<L: Layout> SlotSorter<'_, L> {
 
     /// Puts lines of equal words that end within `depth` bytes in order, before the others (or
     /// behind them, if the order is descending). Returns the range of the others. If duplicates
-    /// are to be dropped, those among the lines that end are marked. With as many entries of scratch
-    /// memory in `room` as the tie has, all cores work on what is too large for one.
+    /// are to be dropped, those among the lines that end are marked. With as many entries of
+    /// scratch memory in `room` as the tie has, all cores work on what is too large for one.
     pub(super) fn settle_ended(
         &self,
         coding: Coding,

@@ -1,8 +1,8 @@
 //! Lines in the order of their bytes with letters folded (`-f` alone), and then by their bytes.
 //!
 //! They are sorted and merged as plain lines are, and letters are folded where bytes are loaded. So
-//! no key is made of a line. Lines that differ in nothing but the case of letters are then sorted as
-//! plain lines.
+//! no key is made of a line. Lines that differ in nothing but the case of letters are then sorted
+//! as plain lines.
 
 use std::cmp::Ordering;
 

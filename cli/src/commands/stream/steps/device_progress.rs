@@ -41,7 +41,8 @@ pub(in crate::commands::stream) struct Sample {
 }
 
 /// The traffic of all channels of a stream, in their order. A device that is held up, in a read of
-/// a slow disk for example, does not see replies; what its receiver has taken is known all the same.
+/// a slow disk for example, does not see replies; what its receiver has taken is known all the
+/// same.
 pub(in crate::commands::stream) fn read_all<'a>(readers: impl Iterator<Item = &'a ProgressReader>) -> Vec<Sample> {
     let mut samples: Vec<Sample> = readers.map(ProgressReader::read).collect();
     for at in 1..samples.len() {

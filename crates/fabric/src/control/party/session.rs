@@ -36,7 +36,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The longest time for a forced end of the controller, and for an orderly one if nothing else is
 /// said.
 const END: Duration = Duration::from_secs(3);
-/// The longest wait for the devices of a controller that was killed, to remove their control groups.
+/// The longest wait for the devices of a controller that was killed, to remove their groups.
 const GROUPS: Duration = Duration::from_millis(100);
 /// The most packets that are handled at once.
 const MAX_AT_ONCE: usize = 4096;
