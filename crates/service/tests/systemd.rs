@@ -155,9 +155,9 @@ fn units_start_watch_and_restart_the_service() {
         let began_anew: u32 = state["NRestarts"].parse().unwrap();
         assert!(state["ActiveState"] == "active" && began_anew >= restarts, "{state:?}");
     }
-    // It exited by itself (1: CLD_EXITED), with 0. A unit that ended well may be forgotten (0). With
-    // control groups of version 1 nobody tells a systemd in a container that a group is empty: then
-    // the unit has failed, because of that alone.
+    // It exited by itself (1: CLD_EXITED), with 0. A unit that ended well may be forgotten (0).
+    // With control groups of version 1 nobody tells a systemd in a container that a group is empty:
+    // then the unit has failed, because of that alone.
     let stopped = state("stopped");
     let ended = (stopped["ExecMainCode"].as_str(), stopped["ExecMainStatus"].as_str());
     assert!([("1", "0"), ("0", "0")].contains(&ended) && stopped["ActiveState"] != "active", "{stopped:?}");
