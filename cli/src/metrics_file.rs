@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -66,6 +67,10 @@ pub(crate) struct CommandMetrics<'a> {
     every: Duration,
     /// What the command counted last.
     kept: Mutex<Vec<Sample>>,
+    /// Whether a part of the work is looked at, which writes the file then.
+    looks: AtomicBool,
+    /// Whether it was said that the file cannot be written.
+    said: AtomicBool,
 }
 
 /// Does the work of a command, and writes its metrics where a file for them is named.
@@ -74,9 +79,23 @@ pub(crate) fn told(
     command: &'static str,
     work: impl FnOnce(&CommandMetrics<'_>) -> Result<CommandStatus>,
 ) -> Result<CommandStatus> {
-    let metrics = CommandMetrics::new(file, command, EVERY);
+    told_every(EVERY, file, command, work)
+}
+
+fn told_every(
+    every: Duration,
+    file: Option<&SideFile>,
+    command: &'static str,
+    work: impl FnOnce(&CommandMetrics<'_>) -> Result<CommandStatus>,
+) -> Result<CommandStatus> {
+    let metrics = CommandMetrics::new(file, command, every);
     metrics.write(Standing::Running)?;
-    let result = work(&metrics);
+    let again = || {
+        if !metrics.looks.load(Relaxed) {
+            metrics.write_again();
+        }
+    };
+    let result = metrics.repeating(&again, || work(&metrics));
     let written = metrics.write(Standing::of(&result));
     match (result, written) {
         // Whoever reads that this failed is to know that the rest did not.
@@ -91,7 +110,9 @@ pub(crate) fn told(
 
 impl<'a> CommandMetrics<'a> {
     fn new(file: Option<&'a SideFile>, command: &'static str, every: Duration) -> CommandMetrics<'a> {
-        CommandMetrics { file, command, began: Instant::now(), began_at: now(), every, kept: Mutex::default() }
+        let (began, began_at) = (Instant::now(), now());
+        let (kept, looks, said) = (Mutex::default(), AtomicBool::new(false), AtomicBool::new(false));
+        CommandMetrics { file, command, began, began_at, every, kept, looks, said }
     }
 
     /// Whether a file for them was named.
@@ -111,28 +132,44 @@ impl<'a> CommandMetrics<'a> {
         if self.file.is_none() {
             return work();
         }
-        let look = &look;
+        self.looks.store(true, Relaxed);
+        let again = || {
+            self.keep(look());
+            self.write_again();
+        };
+        let value = self.repeating(&again, work);
+        self.looks.store(false, Relaxed);
+        self.keep(look());
+        value
+    }
+
+    /// Does work, and does `again` meanwhile every now and then, on a thread of its own.
+    fn repeating<T>(&self, again: &(impl Fn() + Sync), work: impl FnOnce() -> T) -> T {
+        if self.file.is_none() {
+            return work();
+        }
         std::thread::scope(|scope| {
             let (finished, end) = channel::<()>();
-            let writes = datapipes::threads::spawn_scoped(scope, "metrics", move || {
-                let mut told = false;
+            let repeats = datapipes::threads::spawn_scoped(scope, "metrics", move || {
                 while end.recv_timeout(self.every) == Err(RecvTimeoutError::Timeout) {
-                    self.keep(look());
-                    if let Err(e) = self.write(Standing::Running)
-                        && !std::mem::replace(&mut told, true)
-                    {
-                        note(&format!("dpipe {}: note: no metrics: {}\n", self.command, shown(self.command, &e)));
-                    }
+                    again();
                 }
             });
-            if let Err(e) = writes {
+            if let Err(e) = repeats {
                 note(&format!("dpipe {}: note: no metrics before the end: {e}\n", self.command));
             }
             let value = work();
             drop(finished);
-            self.keep(look());
             value
         })
+    }
+
+    fn write_again(&self) {
+        if let Err(e) = self.write(Standing::Running)
+            && !self.said.swap(true, Relaxed)
+        {
+            note(&format!("dpipe {}: note: no metrics: {}\n", self.command, shown(self.command, &e)));
+        }
     }
 
     fn write(&self, standing: Standing) -> Result<()> {
@@ -166,11 +203,14 @@ impl<'a> CommandMetrics<'a> {
 }
 
 /// The label of a file: its name, without the ending of all files that node_exporter reads. Two
-/// names never give one label: a byte that is not of UTF-8 is written as `\xff`, and a backslash as
-/// two.
+/// names with it never give one label: a byte that is not of UTF-8 is written as `\xff`, a backslash
+/// as two, and a name that is nothing but the ending as `\.prom`.
 fn run_of(name: &OsStr) -> String {
     let name = name.as_bytes();
-    let name = name.strip_suffix(b".prom").filter(|stem| !stem.is_empty()).unwrap_or(name);
+    if name == b".prom" {
+        return "\\.prom".to_owned();
+    }
+    let name = name.strip_suffix(b".prom").unwrap_or(name);
     let mut run = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         run.push_str(&chunk.valid().replace('\\', "\\\\"));
@@ -204,9 +244,13 @@ mod tests {
         let read = || std::fs::read_to_string(&path).unwrap();
         let state =
             |name: &str| format!("datapipes_command_state{{outcome=\"{name}\",command=\"sort\",run=\"m\"}} 1\n");
-        let failed = told(Some(&file), "sort", |metrics| {
+        let failed = told_every(Duration::from_millis(1), Some(&file), "sort", |metrics| {
             assert!(read().contains(&state("running")) && !read().contains("end_timestamp"));
-            let metrics = CommandMetrics { every: Duration::from_millis(1), kept: Mutex::default(), ..*metrics };
+            // Also while nothing is looked at.
+            let before = read();
+            while read() == before {
+                std::thread::yield_now();
+            }
             let runs = AtomicU64::new(0);
             let look = || vec![Sample::new(&vocabulary::SORT_RUNS, runs.load(Relaxed))];
             metrics.during(look, || {
@@ -247,7 +291,7 @@ mod tests {
 
     #[test]
     fn two_names_never_give_one_label() {
-        let names: [&[u8]; 9] = [
+        let names: [&[u8]; 10] = [
             b"\xff.prom",
             b"\xfe.prom",
             b"\\xff.prom",
@@ -257,6 +301,7 @@ mod tests {
             b"a.b.prom",
             b"a.txt",
             b".prom",
+            b".prom.prom",
         ];
         let runs: std::collections::BTreeSet<String> =
             names.iter().map(|name| run_of(OsStr::from_bytes(name))).collect();

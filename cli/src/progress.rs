@@ -36,6 +36,13 @@ pub(crate) struct State {
     pub(crate) later: u64,
 }
 
+impl State {
+    /// Work that counts no bytes: its name and its time are shown.
+    pub(crate) fn of(phase: &'static str) -> State {
+        State { phase, ..State::default() }
+    }
+}
+
 /// Returns whether the standard error is a terminal that can move its cursor.
 pub(crate) fn wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
@@ -46,7 +53,7 @@ pub(crate) fn wanted() -> bool {
 pub(crate) fn width() -> usize {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).ok();
     let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-    columns.unwrap_or(USUAL_WIDTH).saturating_sub(3).max(1)
+    columns.unwrap_or(USUAL_WIDTH).saturating_sub(3)
 }
 
 /// Does the work, and meanwhile shows the state where `visible`.
@@ -132,7 +139,9 @@ fn line(state: &State, elapsed: f64, wide: usize, color: bool) -> String {
         parts.insert(usize::from(parts.len() > 1), (0, paint(&bar, Color::Progress, color)));
         return join(&parts);
     }
-    columns::cut(&join(&parts), wide)
+    let all = join(&parts);
+    // A part of a number is another number.
+    if columns::count(&all) > wide && known { String::new() } else { columns::cut(&all, wide) }
 }
 
 fn join(parts: &[(u8, String)]) -> String {
@@ -170,7 +179,7 @@ mod tests {
             State { done: u64::MAX, ..HALF },
         ];
         for state in states {
-            for columns in 1..200 {
+            for columns in 0..200 {
                 for elapsed in [0.0, 0.1, 4.0, 1e6] {
                     let shown = line(&state, elapsed, columns, false);
                     assert!(shown.chars().count() <= columns, "{columns}: {shown:?}");
@@ -180,6 +189,7 @@ mod tests {
             }
         }
         assert_eq!(line(&HALF, 4.0, 19, false), "sorting   50%");
+        assert_eq!([3, 4].map(|wide| line(&HALF, 4.0, wide, false)), ["", " 50%"]);
         let narrow = line(&HALF, 4.0, 30, false);
         assert!(narrow.starts_with("sorting  ") && narrow.ends_with("50%  12 s left"), "{narrow:?}");
         assert!(line(&HALF, 4.0, 79, false).contains("500 MB/s") && line(&HALF, 4.0, 79, false).contains('['));

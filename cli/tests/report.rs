@@ -21,6 +21,22 @@ fn good(folder: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
+/// What every page has: the bottleneck or that there is none, what was verified, memory over time,
+/// bytes by primitive, routes, both schemes, a narrow one, places for the keyboard, words for
+/// pictures.
+const ON_EVERY_PAGE: [&str; 10] = [
+    "ottleneck: ",
+    "Where the time went",
+    "Holds:",
+    "Memory of the process",
+    "Bytes by primitive",
+    "prefers-color-scheme:dark",
+    "max-width:40rem",
+    "tabindex=\"0\"",
+    "role=\"img\"",
+    "The report as text",
+];
+
 /// Pages of all commands, with what must be in each.
 const PAGES: [(&str, &[&str], &[&str]); 8] = [
     (
@@ -128,7 +144,9 @@ fn every_page_has_its_parts_and_each_browser_shows_them() {
         good(folder, arguments);
         let html = fs::read_to_string(folder.join(format!("{name}.html"))).unwrap();
         assert!(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n"), "{name}");
-        for part in wanted {
+        // A job of a millisecond has no course, and no bottleneck.
+        let parts = if name == "small-sort" { &[][..] } else { &ON_EVERY_PAGE[..] };
+        for part in parts.iter().chain(wanted) {
             assert!(html.contains(part), "{name}: no `{part}`");
         }
         for foreign in ["<script", "http://", "https://", "NaN", "src="] {
@@ -143,8 +161,9 @@ fn every_page_has_its_parts_and_each_browser_shows_them() {
     look_in_browser(folder);
 }
 
-/// Loads each page in a headless Chromium: no error, and a picture wide and narrow, light and dark.
-/// The pictures stay where `DATAPIPES_SCREENSHOTS` says, for a person to judge.
+/// Loads pages in a headless Chromium: no error, no wider than a narrow screen, and a picture wide
+/// and narrow, light and dark. The pictures stay where `DATAPIPES_SCREENSHOTS` says, for a person to
+/// judge.
 fn look_in_browser(folder: &Path) {
     let Some(chromium) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| on_path(name))
     else {
@@ -163,7 +182,9 @@ fn look_in_browser(folder: &Path) {
         assert!(text.contains("<figure>") && text.contains("</footer>"), "{name}: {dom:?}");
         let said = String::from_utf8_lossy(&dom.stderr).into_owned();
         assert!(!said.contains("CONSOLE") && !said.contains("Content Security"), "{name}: {said}");
-        for width in [1200u32, 400] {
+        assert!(width_in_narrow_frame(chromium, folder, name) <= NARROW, "{name} is wider than the screen");
+        for width in [1200u32, NARROW] {
+            let mut pictures = Vec::new();
             // A window has a least width, a frame has none.
             let frame = folder.join(format!("{name}-{width}.html"));
             let holder = format!(
@@ -187,11 +208,32 @@ fn look_in_browser(folder: &Path) {
                 assert!(bytes.len() > 20_000, "{name} {width} {scheme}: an empty picture of {} bytes", bytes.len());
                 if let Some(kept) = &kept {
                     fs::create_dir_all(kept).unwrap();
-                    fs::write(kept.join(picture.file_name().unwrap()), bytes).unwrap();
+                    fs::write(kept.join(picture.file_name().unwrap()), &bytes).unwrap();
                 }
+                pictures.push(bytes);
             }
+            assert!(pictures[0] != pictures[1], "{name} {width}: the dark scheme is the light one");
         }
     }
+}
+
+/// The columns of a narrow screen.
+const NARROW: u32 = 400;
+
+/// How wide a page is in a frame as wide as a narrow screen: what does not fit makes it wider.
+fn width_in_narrow_frame(chromium: &str, folder: &Path, name: &str) -> u32 {
+    let html = fs::read_to_string(folder.join(format!("{name}.html"))).unwrap();
+    let inside = html.replace('&', "&amp;").replace('"', "&quot;");
+    let holder = folder.join(format!("{name}-measured.html"));
+    let text = format!(
+        "<!DOCTYPE html><body onload=\"document.body.dataset.wide=frames[0].document.documentElement.scrollWidth\">\
+         <iframe style=\"border:0;width:{NARROW}px;height:4000px\" srcdoc=\"{inside}\"></iframe>"
+    );
+    fs::write(&holder, text).unwrap();
+    let dom = browse(chromium, folder, &["--dump-dom", &format!("file://{}", holder.display())]);
+    let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
+    let wide = dom.split("data-wide=\"").nth(1).and_then(|rest| rest.split('"').next());
+    wide.unwrap_or_else(|| panic!("{name}: no width in {dom:.300}")).parse().unwrap()
 }
 
 fn browse(chromium: &str, folder: &Path, arguments: &[&str]) -> Output {
@@ -319,6 +361,10 @@ fn the_sentence_names_who_was_waited_for() {
         ("stream --from file:lines --through exec:'sleep 2; cat' --block-size 64K -o out", "into sleep"),
         ("stream --from file:lines --through exec:'sort -r | (sleep 2; cat)' -o out", "into sort"),
         ("stream --from file:lines --through exec:'sleep 2; cat > /dev/null' --block-size 1M -o out", "into sleep"),
+        // An origin whose first bytes are late, and most of whose time is before a block is full.
+        ("stream --from - -o out < <(sleep 3; cat few)", "source"),
+        ("stream --from - -o out < <(for n in 1 2 3 4; do cat few; sleep 1; done)", "source"),
+        ("fine stat lines --load 100@stdin --batch 1 --memory 1M < <(sleep 3; seq 0 4096 40960)", "the list of reads"),
         // A named pipe whose writer is late.
         ("sort <(sleep 3; cat few) -o out", "the other program, which writes the input"),
         ("sort few <(sleep 3; cat few) -o out", "which writes the input"),

@@ -102,7 +102,7 @@ fn without_verifying_nothing_is_read_again() {
     let expected: Vec<u8> = bytes(6, 300_000).iter().map(|b| b ^ 7).collect();
     assert!(fs::read(&out).unwrap() == expected);
     let text = stream(&from_file(&input), "crc32", &out).arg("--no-verify").output().unwrap();
-    assert!(String::from_utf8_lossy(&text.stdout).contains("the disk was not read"));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("the file was not read back"));
 }
 
 #[test]

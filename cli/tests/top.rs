@@ -102,8 +102,106 @@ fn a_process_is_seen_while_it_lives_and_only_if_it_offers() {
     assert!(shown["rows"].as_array().unwrap().is_empty() && !page.exists(), "{shown:#}");
 }
 
+/// A command that works until it is dropped.
+struct Working(Child);
+
+impl Working {
+    fn start(runtime: &Path, arguments: &[&str]) -> Working {
+        let mut command = Command::new(DPIPE);
+        command.args(arguments).current_dir(runtime).env("XDG_RUNTIME_DIR", runtime).env_remove("DATAPIPES_OFFER");
+        Working(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn every_command_that_moves_bytes_is_seen() {
+    let folder = folder();
+    std::fs::File::create(folder.path("large")).unwrap().set_len(1 << 40).unwrap();
+    std::fs::write(folder.path("some"), vec![7; 4 << 20]).unwrap();
+    for (arguments, program, kind, name, figure) in [
+        (&["copy", "large", "dram:4M"][..], "dpipe copy", "pipe", "pipe copy ", "bytes_per_second"),
+        (&["sort", "large", "-o", "sorted"][..], "dpipe sort", "pipe", "sort input", "bytes_per_second"),
+        (
+            &["fine", "stat", "some", "--memory", "2M", "--reads", "4000000000"][..],
+            "dpipe fine stat",
+            "cache",
+            "",
+            "hit_ratio",
+        ),
+        (
+            &["stream", "--from", "generate:1T", "--no-verify", "-o", "streamed"][..],
+            "dpipe stream",
+            "channel",
+            "",
+            "credits",
+        ),
+    ] {
+        let working = Working::start(folder.at(), arguments);
+        wait_for_page(folder.at(), working.0.id());
+        let mut seen = Value::Null;
+        datapipes_testkit::until("its row has a figure", || {
+            seen = look(folder.at());
+            let rows = seen["rows"].as_array().unwrap();
+            rows.iter().any(|row| {
+                (row["pid"].as_u64(), row["program"].as_str()) == (Some(working.0.id().into()), Some(program))
+                    && row["kind"] == kind
+                    && row["name"].as_str().unwrap().starts_with(name)
+                    && row[figure].is_number()
+            })
+        });
+        assert_eq!(seen["troubles"].as_array().unwrap().len(), 0, "{seen:#}");
+    }
+}
+
+#[test]
+fn a_client_of_the_service_is_seen_and_whoever_looks_is_not() {
+    use datapipes::service::{Client, ClientPlace, SharedMemory};
+    let program = Path::new(DPIPE).with_file_name("dpiped");
+    if !program.exists() {
+        return println!("SKIPPED: a_client_of_the_service_is_seen: dpiped is not built");
+    }
+    // Names of sockets are short.
+    let short = datapipes_testkit::TempFolder::new().unwrap();
+    let socket = short.join("dpiped.sock");
+    let mut command = Command::new(program);
+    command.arg("--socket").arg(&socket).stdout(Stdio::null()).stderr(Stdio::null());
+    let _service = Working(command.spawn().unwrap());
+    let mut client = None;
+    datapipes_testkit::until("it serves", || {
+        client = Client::connect(&socket).ok();
+        client.is_some()
+    });
+    let client = client.unwrap();
+    let shared = || SharedMemory::create(1 << 20).unwrap();
+    let (source, target) = (shared(), shared());
+    let ends = (ClientPlace::memory(&source), ClientPlace::memory(&target));
+    let mut pipe = client.connect_pipe(&ends.0, &ends.1, &datapipes::ConnectFdOptions::default()).unwrap();
+    pipe.transfer(datapipes::Span { source: 0, target: 0, len: 1 << 20 }).unwrap();
+    let seen = look(&short);
+    let rows = seen["rows"].as_array().unwrap();
+    let of_clients: Vec<&Value> = rows.iter().filter(|row| row["kind"] == "client").collect();
+    let me = format!("(process {})", std::process::id());
+    assert!(!of_clients.is_empty(), "{seen:#}");
+    assert!(of_clients.iter().all(|row| row["name"].as_str().unwrap().ends_with(&me)), "{seen:#}");
+    assert!(of_clients.iter().any(|row| row["class"] == "normal" && row["p99_ns"].is_number()), "{seen:#}");
+}
+
 #[test]
 fn hostile_pages_harm_their_own_rows_only() {
+    let hold = |path: &Path| {
+        let file = std::fs::File::open(path).unwrap();
+        file.lock().unwrap();
+        file
+    };
+    let mut held = Vec::new();
     let folder = folder();
     let child = Offering::start(folder.at(), "1");
     let honest = wait_for_page(folder.at(), child.0.id());
@@ -112,14 +210,15 @@ fn hostile_pages_harm_their_own_rows_only() {
     let good = std::fs::read(&honest).unwrap();
     let hostile: [(&str, Vec<u8>); 6] = [
         ("1-1-0", Vec::new()),
-        ("1-2-0", b"DPSTATS1".to_vec()),
+        ("1-2-0", b"DPSTATS2".to_vec()),
         ("1-3-0", vec![0xff; 100_000]),
         ("1-4-0", good.clone()),
-        ("1-5-0", [b"DPSTATS1".as_slice(), &[1; 8], &1u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0; 40]].concat()),
+        ("1-5-0", [b"DPSTATS2".as_slice(), &[1; 8], &1u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0; 40]].concat()),
         ("not-a-page", b"x".to_vec()),
     ];
     for (name, bytes) in &hostile {
         std::fs::write(pages.join(name), bytes).unwrap();
+        held.push(hold(&pages.join(name)));
     }
     symlink("/etc/passwd", pages.join("1-6-0")).unwrap();
     std::fs::create_dir(pages.join("1-7-0")).unwrap();
@@ -128,8 +227,11 @@ fn hostile_pages_harm_their_own_rows_only() {
     let started = started(me);
     let text = "{\"program\": \"\\u001b[2Jx\", \"measurements\": [{\"name\": \"datapipes_pipe_bytes_total\", \
                 \"samples\": [{\"labels\": {\"pipe\": \"\\u001b]0;x\\u0007\"}, \"value\": 1}]}]}";
-    std::fs::write(pages.join(format!("{me}-{started}-0")), page(&good, me, started, text)).unwrap();
-    std::fs::write(pages.join(format!("{me}-{started}-1")), page(&good, me, started, &"[".repeat(100_000))).unwrap();
+    for (number, text) in [(0, text), (1, "[".repeat(100_000).as_str())] {
+        let own = pages.join(format!("{me}-{started}-{number}"));
+        std::fs::write(&own, page(&good, me, started, text)).unwrap();
+        held.push(hold(&own));
+    }
     let shown = look(folder.at());
     let rows = shown["rows"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["kind"] == "log" && row["pid"] == child.0.id()), "{shown:#}");

@@ -61,9 +61,7 @@ fn act(parsed: &Parsed) -> Result<CommandStatus> {
     match parsed.action {
         Action::Help => print(help::TEXT).map(|()| CommandStatus::Good),
         Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| CommandStatus::Good),
-        Action::Check { quiet } => {
-            told(metrics.as_ref(), "sort", |metrics| metrics.during(Vec::new, || check::run(parsed, quiet)))
-        }
+        Action::Check { quiet } => told(metrics.as_ref(), "sort", |_| check::run(parsed, quiet)),
         Action::Sort | Action::Merge => {
             told(metrics.as_ref(), "sort", |metrics| sort(parsed, metrics, page).map(|()| CommandStatus::Good))
         }
@@ -240,6 +238,9 @@ fn watched<T>(parsed: &Parsed, control: &Control, work: impl FnOnce() -> T) -> T
 /// Reading and sorting overlap, so they are one phase; what is written after all was read is the
 /// merge.
 fn state(counters: &SortProgress, merges: bool) -> State {
+    if counters.publishes.load(Relaxed) {
+        return State::of("syncing");
+    }
     let [total, read, spilled, written] =
         [&counters.total, &counters.read, &counters.spilled, &counters.written].map(|counter| counter.load(Relaxed));
     if merges || written > 0 || (total > 0 && read >= total) {
@@ -255,8 +256,9 @@ fn so_far(counters: &SortProgress) -> Vec<Sample> {
     let of = |counter: &AtomicU64, direction| {
         Sample::new(&vocabulary::SORT_BYTES, counter.load(Relaxed)).label(Label::Direction, direction)
     };
-    let spilled = Sample::new(&vocabulary::SORT_SPILLED, counters.spilled.load(Relaxed));
-    vec![of(&counters.read, "in"), of(&counters.written, "out"), spilled]
+    let mut samples = vec![of(&counters.read, "in"), of(&counters.written, "out")];
+    samples.extend(page::samples(counters));
+    samples
 }
 
 fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {

@@ -18,7 +18,7 @@ mod job;
 mod run;
 mod steps;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use datapipes::offer;
@@ -232,7 +232,9 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>, asked: Asked) -> Result<C
     // Before anything is started: what is wrong with the input is told at once, and the runs are
     // not held up by it.
     if job.verifies {
+        let begun = Instant::now();
         job.due = replay::replay(&job)?;
+        job.replay_seconds = begun.elapsed().as_secs_f64();
     }
     let (mut runs, mut counted) = (Vec::new(), Vec::new());
     for placement in args.placement.placements() {
@@ -327,6 +329,7 @@ fn job(args: &Args) -> Result<Job> {
         records: args.report_page.report_html.is_some(),
         measures: args.metrics.is_some() || offer::is_allowed(),
         due: None,
+        replay_seconds: 0.0,
     })
 }
 

@@ -5,8 +5,9 @@
 use super::bottleneck::{QUOTA, Share};
 use super::recorder::Recording;
 
-/// The share of a time in which other work had the cores.
-pub(crate) const QUEUED: &str = "waiting for a core that other work has";
+/// The share of a time in which threads had work and no core. Other work has the cores, or a limit
+/// that is not seen from here keeps them off: that of a container around this one, for example.
+pub(crate) const QUEUED: &str = "waiting for a core";
 
 /// The share of a time in which nothing of the process ran, and nothing of it wanted to: it was
 /// stopped.
@@ -42,12 +43,15 @@ impl HeldUp {
             return HeldUp::default();
         }
         let grew = |column| recording.grew(column, from, to).max(0.0);
-        HeldUp::of_seconds(seconds, threads, [recording.stopped(), recording.queued(), recording.throttled()].map(grew))
+        let clocks = [recording.stopped(), recording.queued(), recording.throttled()].map(grew);
+        HeldUp::of_seconds(seconds, threads, grew(recording.cpu()), clocks)
     }
 
-    /// What is said first counts first: together the clocks may say a little too much.
-    fn of_seconds(seconds: f64, threads: f64, [stopped, queued, throttled]: [f64; 3]) -> HeldUp {
-        let whole = seconds * threads.max(1.0);
+    /// What is said first counts first: together the clocks may say a little too much. If more
+    /// threads wanted a core than do the work, each second is shared by all of them: while one of
+    /// them was on a core, not all was waiting.
+    fn of_seconds(seconds: f64, threads: f64, cpu: f64, [stopped, queued, throttled]: [f64; 3]) -> HeldUp {
+        let whole = (seconds * threads.max(1.0)).max(cpu + queued);
         let stopped = (stopped / seconds).clamp(0.0, 1.0);
         let [throttled, queued] = of_queue(queued, throttled, seconds).map(|seconds| seconds / whole);
         let throttled = throttled.clamp(0.0, 1.0 - stopped);
@@ -77,27 +81,30 @@ mod tests {
     #[test]
     fn a_step_is_not_blamed_for_time_without_a_core_or_stopped() {
         // Seconds as the kernel counted them beside four busy loops: 2.95 of 3.24 in the queue.
-        let starved = HeldUp::of_seconds(3.24, 1.0, [0.0, 2.95, 0.0]);
+        let starved = HeldUp::of_seconds(3.24, 1.0, 0.2, [0.0, 2.95, 0.0]);
         let shares = starved.take_off([Share::new("the disk's syncs", 0.99)]);
         assert!(shares[0].part < 0.1 && shares[1].what == QUEUED && shares[1].part > 0.9, "{shares:?}");
         // Stopped for 4 of 4.7 s.
-        let stopped = HeldUp::of_seconds(4.7, 2.0, [4.0, 0.0, 0.0]).take_off([Share::new("writes", 1.0)]);
+        let stopped = HeldUp::of_seconds(4.7, 2.0, 0.6, [4.0, 0.0, 0.0]).take_off([Share::new("writes", 1.0)]);
         assert!(stopped[0].part < 0.16 && stopped[1].what == STOPPED, "{stopped:?}");
         // Two threads that wait for half of their time each hold up half of the work.
-        let half = HeldUp::of_seconds(2.0, 2.0, [0.0, 2.0, 0.0]);
+        let half = HeldUp::of_seconds(2.0, 2.0, 1.0, [0.0, 2.0, 0.0]);
         assert_eq!(half, HeldUp { queued: 0.5, ..HeldUp::default() });
-        let all = HeldUp::of_seconds(1.0, 1.0, [0.7, 0.7, 0.7]);
+        let all = HeldUp::of_seconds(1.0, 1.0, 0.1, [0.7, 0.7, 0.7]);
         assert!((all.stopped + all.queued + all.throttled - 1.0).abs() < 1e-9 && all.queued == 0.0, "{all:?}");
         // A quota of a tenth of a core, as the kernel counted it: 3.33 s in the queue, 4.1 s
         // throttled in all, with those of others.
-        let limited = HeldUp::of_seconds(3.71, 1.0, [0.0, 3.33, 4.1]);
+        let limited = HeldUp::of_seconds(3.71, 1.0, 0.37, [0.0, 3.33, 4.1]);
         assert!(limited.queued == 0.0 && (limited.throttled - 3.33 / 3.71).abs() < 1e-9, "{limited:?}");
         // Two threads on one core, under a quota for 1.52 of 1.91 s, as the kernel counted it.
-        let two = HeldUp::of_seconds(1.91, 2.0, [0.0, 2.6, 1.52]);
+        let two = HeldUp::of_seconds(1.91, 2.0, 0.2, [0.0, 2.6, 1.52]);
         assert!(two.throttled > 0.5 && two.queued < 0.15, "{two:?}");
         // Neighbours that are throttled while this process waits for its disk.
-        let beside = HeldUp::of_seconds(3.0, 1.0, [0.0, 0.2, 5.0]);
+        let beside = HeldUp::of_seconds(3.0, 1.0, 0.3, [0.0, 0.2, 5.0]);
         assert!(beside.throttled < 0.07, "{beside:?}");
+        // Four threads save a checkpoint beside six busy loops, as the kernel counted it.
+        let saving = HeldUp::of_seconds(3.34, 1.0, 0.92, [0.0, 10.1, 0.0]);
+        assert!((saving.queued - 10.1 / 11.02).abs() < 1e-9, "{saving:?}");
         let undisturbed = HeldUp::default().take_off([Share::new("writes", 0.5)]);
         assert_eq!(undisturbed, [Share::new("writes", 0.5)]);
     }

@@ -202,6 +202,7 @@ impl StopClock {
 /// The time that the host of a virtual machine took from the core of this thread.
 struct HostClock {
     file: Option<std::fs::File>,
+    text: Vec<u8>,
     /// For each core at the last look, in the order of the file.
     taken: Vec<f64>,
 }
@@ -214,14 +215,15 @@ impl HostClock {
     const MAX_TEXT: usize = 64 << 10;
 
     fn start() -> HostClock {
-        let mut clock = HostClock { file: std::fs::File::open("/proc/stat").ok(), taken: Vec::new() };
+        let (file, text) = (std::fs::File::open("/proc/stat").ok(), vec![0; HostClock::MAX_TEXT]);
+        let mut clock = HostClock { file, text, taken: Vec::new() };
         clock.look();
         clock
     }
 
     /// The seconds that were taken from the present core since the last look.
     fn look(&mut self) -> f64 {
-        let mut text = vec![0; HostClock::MAX_TEXT];
+        let text = &mut self.text;
         let len = self.file.as_ref().and_then(|file| rustix::io::pread(file, &mut text[..], 0).ok()).unwrap_or(0);
         let now = taken(std::str::from_utf8(text.get(..len).unwrap_or_default()).unwrap_or(""));
         let core = rustix::thread::sched_getcpu();

@@ -62,7 +62,7 @@ fn a_cache_stays_the_parents_and_its_maintenance_thread_goes_on() {
     fine.read(4096, &mut out).unwrap();
     assert_eq!(fine.metrics().hits, before.hits + 1);
     assert_eq!(runtime.block_on(reading.into_inner().unwrap()).unwrap()[..], bytes[8192..8256]);
-    assert!(threads().iter().any(|name| name == "fine-maintenanc"), "{:?}", threads());
+    assert!(threads().iter().any(|name| name == "fine-background"), "{:?}", threads());
 }
 
 fn threads() -> Vec<String> {

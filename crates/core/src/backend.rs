@@ -583,7 +583,7 @@ crate::setters! {
 
 impl Counters {
     /// Returns them as samples with these labels, of which the measurements of a pipe have
-    /// `product`, `pipe`, `route` and `primitive`.
+    /// `product`, `pipe`, `route`, `step` and `primitive`.
     pub fn samples(&self, labels: &[(Label, &str)]) -> Vec<Sample> {
         let of = |measurement, value: SampleValue| {
             labels.iter().fold(Sample::new(measurement, value), |sample, (label, value)| sample.label(*label, *value))

@@ -29,6 +29,16 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Holds files as processes hold their pages, for as long as what is returned lives.
+fn held(files: &[std::path::PathBuf]) -> Vec<std::fs::File> {
+    let hold = |path: &std::path::PathBuf| {
+        let file = std::fs::File::open(path).unwrap();
+        file.lock().unwrap();
+        file
+    };
+    files.iter().map(hold).collect()
+}
+
 /// One test, for it sets variables of the environment.
 #[test]
 fn pages_are_whole_private_and_gone_with_their_process() {
@@ -70,6 +80,18 @@ fn pages_are_whole_private_and_gone_with_their_process() {
     });
     assert!(looks > 10, "{looks}");
 
+    // A file system without room may have some later.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    let full = rustix::process::Rlimit { current: Some(64), ..limit };
+    // SAFETY: the signal is ignored for the rest of this program, whose only test this is.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, full).unwrap();
+    let no_room = page.write(&samples(3)).unwrap_err();
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    assert_eq!(no_room.errno(), Some(libc::EFBIG), "{no_room}");
+    page.write(&samples(4)).unwrap();
+    assert_eq!(values(offer::pages().unwrap().pages[0].text.as_ref().unwrap()), [4; 4]);
+
     // More than a page holds is cut, and what is left is whole.
     page.write(&samples(20_000)).unwrap();
     let text = offer::pages().unwrap().pages[0].text.clone().unwrap();
@@ -81,12 +103,26 @@ fn pages_are_whole_private_and_gone_with_their_process() {
     let copies = (50..1100).map(|n| pages.join(format!("{}-{n}", name.rsplit_once('-').unwrap().0)));
     let copies: Vec<_> = copies.collect();
     copies.iter().for_each(|copy| assert!(std::fs::copy(pages.join(&name), copy).unwrap() > 0));
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = rustix::process::Rlimit { current: files.maximum, ..files };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, most).unwrap();
+    let holds = held(&copies);
     let seen = offer::pages().unwrap();
     let read: usize = seen.pages.iter().filter_map(|page| page.text.as_ref().ok()).map(String::len).sum();
     assert!(read > 256 << 10 && read <= 4 << 20, "{read}");
     assert_eq!((seen.pages.len(), seen.left_out), (1000, 51));
     assert!(seen.pages.iter().any(|page| page.text.as_ref().is_err_and(|why| why.contains("too long"))));
-    copies.iter().for_each(|copy| std::fs::remove_file(copy).unwrap());
+    // Those from another container are neither shown nor read, and stay while their processes live.
+    for copy in &copies {
+        let file = std::fs::File::options().write(true).open(copy).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8], 32).unwrap();
+    }
+    let seen = offer::pages().unwrap();
+    assert!(seen.pages.len() == 1 && seen.pages[0].text.is_ok() && seen.left_out == 0, "{}", seen.pages.len());
+    assert!(copies.iter().all(|copy| copy.exists()));
+    drop(holds);
+    assert_eq!(offer::pages().unwrap().pages.len(), 1);
+    assert!(copies.iter().all(|copy| !copy.exists()));
 
     // A child neither writes nor removes its parent's page.
     // SAFETY: the child calls what its own copy of this thread may call, and exits.

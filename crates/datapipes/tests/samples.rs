@@ -39,14 +39,15 @@ fn a_runtime_and_its_pipes() {
     let bytes = "datapipes_device_bytes_total{device=\"memory\",class=\"normal\"}";
     assert_eq!(value(&samples, bytes), f64::from(1 << 20));
     let route = pipe.route().hops[0].primitive;
-    let of_pipe =
-        format!("datapipes_pipe_bytes_total{{product=\"pipe\",pipe=\"7\",route=\"{route}\",primitive=\"{route}\"}}");
+    let of_pipe = format!(
+        "datapipes_pipe_bytes_total{{product=\"pipe\",pipe=\"7\",route=\"{route}\",step=\"1\",primitive=\"{route}\"}}"
+    );
     let both = [pipe.report().samples("7"), other.report().samples("8")].concat();
     assert_eq!(value(&both, &of_pipe), f64::from(1 << 20));
 }
 
 #[test]
-fn a_pipe_of_two_equal_hops_has_each_series_once() {
+fn each_step_of_a_pipe_has_series_of_its_own() {
     let folder = TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (from, to) = (folder.path("from"), folder.path("to"));
     std::fs::write(&from, vec![1; 1 << 20]).unwrap();
@@ -58,13 +59,14 @@ fn a_pipe_of_two_equal_hops_has_each_series_once() {
     let text = prometheus(&pipe.report().samples("copy"));
     assert!(!text.contains(folder.at().to_str().unwrap()), "a path of the user: {text}");
     let samples = pipe.report().samples("copy");
-    let first = pipe.route().hops[0].primitive;
-    let route: Vec<&str> = pipe.route().hops.iter().map(|hop| hop.primitive).collect();
-    let series = format!(
-        "datapipes_pipe_bytes_total{{product=\"pipe\",pipe=\"copy\",route=\"{}\",primitive=\"{first}\"}}",
-        route.join(" > ")
-    );
-    assert!(value(&samples, &series) >= f64::from(1 << 20));
+    let primitives: Vec<&str> = pipe.route().hops.iter().map(|hop| hop.primitive).collect();
+    let route = primitives.join(" > ");
+    for (step, primitive) in (1..).zip(primitives) {
+        let series = format!(
+            "datapipes_pipe_bytes_total{{product=\"pipe\",pipe=\"copy\",route=\"{route}\",step=\"{step}\",primitive=\"{primitive}\"}}"
+        );
+        assert_eq!(value(&samples, &series), f64::from(1 << 20), "{text}");
+    }
 }
 
 #[test]

@@ -14,7 +14,8 @@ use crate::vocabulary;
 /// Counters of things and bytes are counters there, and hold the sum. Counters of seconds are
 /// gauges, because the facade's counters are whole numbers. Of a histogram each publication records
 /// the times since the one before, at the longest time of their bucket. What is absent is not
-/// published. A publisher is the one that publishes its samples; two would record times twice.
+/// published. A publisher is the one that publishes its samples; two would record times twice, and so
+/// does one that publishes a sample less often than once in a hundred publications.
 ///
 /// ```
 /// use datapipes_metrics::{FacadePublisher, Sample, vocabulary};
@@ -24,9 +25,16 @@ use crate::vocabulary;
 /// ```
 #[derive(Debug, Default)]
 pub struct FacadePublisher {
-    /// What was recorded of each histogram, by the name and labels of its samples.
-    recorded: BTreeMap<(&'static str, Vec<(Label, String)>), Histogram>,
+    /// What was recorded of each histogram, by the name and labels of its samples, and in which
+    /// publication it was last.
+    recorded: BTreeMap<(&'static str, Vec<(Label, String)>), (u64, Histogram)>,
+    /// How often samples were published.
+    publications: u64,
 }
+
+/// For so many publications a histogram is remembered that is published no more. Labels such as the
+/// number of a client are new again and again.
+const KEPT: u64 = 100;
 
 const METADATA: Metadata<'static> = Metadata::new("datapipes", Level::INFO, None);
 
@@ -48,6 +56,9 @@ impl FacadePublisher {
 
     /// Publishes samples.
     pub fn publish(&mut self, samples: &[Sample]) {
+        self.publications += 1;
+        let now = self.publications;
+        self.recorded.retain(|_, (last, _)| now - *last <= KEPT);
         for sample in samples {
             let measurement = sample.measurement();
             let labels =
@@ -75,7 +86,8 @@ impl FacadePublisher {
     fn since(&mut self, sample: &Sample, times: &Histogram) -> Vec<(u64, u64)> {
         let mut labels = sample.labels().to_vec();
         labels.sort();
-        let before = self.recorded.entry((sample.measurement().name, labels)).or_default();
+        let (last, before) = self.recorded.entry((sample.measurement().name, labels)).or_default();
+        *last = self.publications;
         let had = |ns: u64| before.buckets().iter().find(|bucket| bucket.0 == ns).map_or(0, |bucket| bucket.1);
         // Where there are fewer than before, what is measured began anew.
         let is_new = times.count() < before.count();

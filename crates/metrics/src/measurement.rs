@@ -69,11 +69,13 @@ pub enum Label {
     Pipe,
     /// The primitives of a route, in order.
     Route,
+    /// The step of a route, from 1.
+    Step,
     /// The primitive.
     Primitive,
     /// The priority class.
     Class,
-    /// What came of it: `completed`, `failed`, `hit`, `miss`.
+    /// What came of it, or of the command so far.
     Outcome,
     /// Who makes the events that are counted: `thread`, `machine`.
     Scope,
@@ -98,11 +100,12 @@ pub enum Label {
 
 impl Label {
     /// Every label.
-    pub const ALL: [Label; 16] = [
+    pub const ALL: [Label; 17] = [
         Label::Product,
         Label::Device,
         Label::Pipe,
         Label::Route,
+        Label::Step,
         Label::Primitive,
         Label::Class,
         Label::Outcome,
@@ -124,6 +127,7 @@ impl Label {
             Label::Device => "device",
             Label::Pipe => "pipe",
             Label::Route => "route",
+            Label::Step => "step",
             Label::Primitive => "primitive",
             Label::Class => "class",
             Label::Outcome => "outcome",
@@ -142,13 +146,20 @@ impl Label {
     /// What it says, in a line.
     pub const fn help(self) -> &'static str {
         match self {
-            Label::Product => "The product whose pipe it is: `pipe` for a program's own, `sort`",
+            Label::Product => "Whose pipe it is: `pipe` for a program's own and those of `dpipe copy`, `sort`",
             Label::Device => "What transfers compete for: `memory`, `core 3`, `blocking`, `device 259:0`",
-            Label::Pipe => "The pipe: its number in a scheduler, or its role in a product (`input`, `output`)",
+            Label::Pipe => {
+                "The pipe: its number in a scheduler, its role (`input`, `copy`, `comparison`), or a channel with its \
+                 placement (`distributed resource-side 1`)"
+            }
             Label::Route => "The primitives of a route, in order",
+            Label::Step => "The step of a route, from 1; a product that tells only primitives has none",
             Label::Primitive => "The primitive",
             Label::Class => "The priority class",
-            Label::Outcome => "What came of it: `completed`, `failed`, `hit`, `miss`",
+            Label::Outcome => {
+                "What came of it: `completed`, `failed`, `hit`, `miss`; of requests also `refused`, `cut`; of a \
+                 command also `running`, `mismatch`, `interrupted`"
+            }
             Label::Scope => "Who makes the events that are counted: `thread`, `machine`",
             Label::Capacity => "The most bytes of an item of a size class of the cache",
             Label::Path => "How a read of the cache finds its bytes: `bytes`, `sectors`, `blocks`",

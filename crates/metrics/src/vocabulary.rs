@@ -64,31 +64,31 @@ measurements! {
         "Bytes that disks wrote";
 
     // A pipe, by the primitives of its route (datapipes-core, and the products for their pipes).
-    PIPE_BYTES = "datapipes_pipe_bytes_total", Counter, Bytes, [Product, Pipe, Route, Primitive],
-        "Bytes that a primitive moved, counted in each step of the route that it carries out";
-    PIPE_TRANSFERS = "datapipes_pipe_transfers_total", Counter, Count, [Product, Pipe, Route, Primitive, Outcome],
+    PIPE_BYTES = "datapipes_pipe_bytes_total", Counter, Bytes, [Product, Pipe, Route, Step, Primitive],
+        "Bytes that a step of a route moved; what arrived at the target is the last step's";
+    PIPE_TRANSFERS = "datapipes_pipe_transfers_total", Counter, Count, [Product, Pipe, Route, Step, Primitive, Outcome],
         "Transfers that a primitive completed, or that failed in it";
-    PIPE_REQUESTS = "datapipes_pipe_requests_total", Counter, Count, [Product, Pipe, Route, Primitive],
+    PIPE_REQUESTS = "datapipes_pipe_requests_total", Counter, Count, [Product, Pipe, Route, Step, Primitive],
         "Requests to the device or the kernel";
-    PIPE_SYSTEM_CALLS = "datapipes_pipe_system_calls_total", Counter, Count, [Product, Pipe, Route, Primitive],
+    PIPE_SYSTEM_CALLS = "datapipes_pipe_system_calls_total", Counter, Count, [Product, Pipe, Route, Step, Primitive],
         "System calls that a primitive made";
-    PIPE_DIRECT = "datapipes_pipe_direct_bytes_total", Counter, Bytes, [Product, Pipe, Route, Primitive],
+    PIPE_DIRECT = "datapipes_pipe_direct_bytes_total", Counter, Bytes, [Product, Pipe, Route, Step, Primitive],
         "Bytes that went past the page cache";
-    PIPE_CACHED = "datapipes_pipe_cached_bytes_total", Counter, Bytes, [Product, Pipe, Route, Primitive],
+    PIPE_CACHED = "datapipes_pipe_cached_bytes_total", Counter, Bytes, [Product, Pipe, Route, Step, Primitive],
         "Bytes that went through the page cache";
-    PIPE_BOUNCED = "datapipes_pipe_bounced_bytes_total", Counter, Bytes, [Product, Pipe, Route, Primitive],
+    PIPE_BOUNCED = "datapipes_pipe_bounced_bytes_total", Counter, Bytes, [Product, Pipe, Route, Step, Primitive],
         "Bytes that went through a bounce buffer, because of alignment";
-    PIPE_CORE_FINISHED = "datapipes_pipe_core_finished_bytes_total", Counter, Bytes, [Product, Pipe, Route, Primitive],
+    PIPE_CORE_FINISHED = "datapipes_pipe_core_finished_bytes_total", Counter, Bytes, [Product, Pipe, Route, Step, Primitive],
         "Bytes that a device left and a core copied";
-    PIPE_RETRIES = "datapipes_pipe_retries_total", Counter, Count, [Product, Pipe, Route, Primitive],
+    PIPE_RETRIES = "datapipes_pipe_retries_total", Counter, Count, [Product, Pipe, Route, Step, Primitive],
         "Requests that were repeated or finished by another";
-    PIPE_REFUSED = "datapipes_pipe_refused_requests_total", Counter, Count, [Product, Pipe, Route, Primitive],
+    PIPE_REFUSED = "datapipes_pipe_refused_requests_total", Counter, Count, [Product, Pipe, Route, Step, Primitive],
         "Requests that the file system or the kernel refused as they were made, and that were made another way";
-    PIPE_DEVICES_LOST = "datapipes_pipe_devices_lost_total", Counter, Count, [Product, Pipe, Route, Primitive],
+    PIPE_DEVICES_LOST = "datapipes_pipe_devices_lost_total", Counter, Count, [Product, Pipe, Route, Step, Primitive],
         "Devices that were lost during transfers";
-    PIPE_BUSY = "datapipes_pipe_busy_seconds_total", Counter, Seconds, [Product, Pipe, Route, Primitive],
+    PIPE_BUSY = "datapipes_pipe_busy_seconds_total", Counter, Seconds, [Product, Pipe, Route, Step, Primitive],
         "Time during which a primitive had work";
-    PIPE_MOST_OUTSTANDING = "datapipes_pipe_most_outstanding", Gauge, Count, [Product, Pipe, Route, Primitive],
+    PIPE_MOST_OUTSTANDING = "datapipes_pipe_most_outstanding", Gauge, Count, [Product, Pipe, Route, Step, Primitive],
         "The most requests outstanding at once";
 
     // A runtime (datapipes-core).
@@ -273,7 +273,7 @@ measurements! {
     SORT_THREADS = "datapipes_sort_threads", Gauge, Count, [],
         "Threads that sorted and merged";
     SORT_SPILLED = "datapipes_sort_spilled_bytes", Gauge, Bytes, [],
-        "Bytes of runs that were given room at spill places";
+        "Room that runs were given at spill places, in all; known at the end";
 
     // A command of dpipe that was asked for metrics.
     COMMAND_STATE = "datapipes_command_state", Gauge, Count, [Command, Outcome],
@@ -307,7 +307,7 @@ measurements! {
     SERVICE_EXPORT_PIPES = "datapipes_service_export_pipes", Gauge, Count, [],
         "Pipes of others that have exported memory open. The kernel or UCX moves their bytes, and they count them";
     SERVICE_SCRAPES = "datapipes_service_scrapes_total", Counter, Count, [Outcome],
-        "Requests for metrics: answered, refused because they ask for something else, cut off before an answer";
+        "Requests for metrics: completed with an answer, refused with a reason, cut off before an answer";
     CLIENT_PIPES = "datapipes_client_pipes", Gauge, Count, [Client],
         "Pipes of a client";
     CLIENT_MAPPED = "datapipes_client_mapped_bytes", Gauge, Bytes, [Client],

@@ -102,6 +102,13 @@ fn a_recorder_hears_sums_values_and_each_time_once() {
         times.record(Duration::from_micros(10));
         times.record(Duration::from_millis(1));
         publisher.publish(&samples(9));
+        // Those that come no more are forgotten, and what is published all the time is not.
+        for client in 0..5000 {
+            let of_client = Sample::new(&vocabulary::CLIENT_TRANSFER_TIME, times.histogram());
+            publisher.publish(&[of_client.label(Label::Client, client.to_string()), samples(9).swap_remove(3)]);
+        }
+        let remembered = format!("{publisher:?}").matches("datapipes_client_transfer_seconds").count();
+        assert!((50..=101).contains(&remembered), "{remembered}");
     });
     let heard = listener.0.lock().unwrap();
     assert_eq!(heard["counter datapipes_cache_reads_total outcome=hit"], [5.0, 5.0, 9.0]);

@@ -37,8 +37,13 @@ fn every_name_is_produced_somewhere() {
     for top in ["crates", "cli/src"] {
         sources(&root().join(top), &mut code);
     }
-    let words: BTreeSet<&str> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
-    let unused: Vec<_> = vocabulary::ALL.iter().filter(|(constant, _)| !words.contains(constant)).collect();
+    // Whoever reads them knows them by their names in text.
+    let mentions: BTreeSet<&str> = code
+        .split("vocabulary::")
+        .skip(1)
+        .map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap())
+        .collect();
+    let unused: Vec<_> = vocabulary::ALL.iter().filter(|(constant, _)| !mentions.contains(constant)).collect();
     assert!(unused.is_empty(), "nobody produces {unused:?}");
 }
 

@@ -22,6 +22,8 @@ pub struct SortProgress {
     pub merged: AtomicU64,
     /// Bytes written to the output.
     pub written: AtomicU64,
+    /// Whether all is written, and the output is synced and given its name.
+    pub publishes: AtomicBool,
     /// The resources that the sort will use: memory, spill space and places. It is set before the
     /// sort reads or writes anything.
     pub plan: OnceLock<SpacePlan>,

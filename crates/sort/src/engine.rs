@@ -206,6 +206,7 @@ impl<'a, L: Layout> Engine<'a, L> {
 
     pub(crate) fn publish(&self, sink: Sink<'_>, report: &mut SortReport) -> Result<()> {
         let started = Instant::now();
+        self.control.progress.publishes.store(true, Relaxed);
         let waits = self.control.progress.waits.begin(SortWait::Output, self.budget.threads);
         report.output = sink.publish(report.bytes_out, &self.movements)?;
         drop(waits);

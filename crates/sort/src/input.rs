@@ -12,7 +12,7 @@ use rustix::fs::{Access, AtFlags, CWD, FileType};
 
 use crate::control::{Control, count};
 use crate::place::InputPlace;
-use crate::report::{MovementRole, Movements};
+use crate::report::{MovementRole, Movements, StreamEnd};
 use crate::stoppable::StoppableFile;
 use crate::waits::SortWait;
 
@@ -542,7 +542,7 @@ impl<'a> InputReader<'a> {
                 let waits = self.control.waits_for(SortWait::Input);
                 let len = read_full(stream, &mut lease, &self.control.progress.read)?;
                 drop(waits);
-                self.movements.add_stream(MovementRole::Input, stream.waits_for_others(), len as u64);
+                self.movements.add_stream(MovementRole::Input, StreamEnd::of(stream.waits_for_others()), len as u64);
                 let ends_source = len < max;
                 if ends_source {
                     self.close();

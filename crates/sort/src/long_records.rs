@@ -24,7 +24,7 @@ use crate::memory::blocks::{BlockPool, PartWriter};
 use crate::records::layout::{BinaryKey, Layout};
 use crate::records::stub::{StoredPiece, StoredPlace};
 use crate::records::tally::Tally;
-use crate::report::{MethodReport, MovementRole, Phase, SortReport};
+use crate::report::{MethodReport, MovementRole, Phase, SortReport, StreamEnd};
 use crate::runs::spill::Spill;
 use crate::sink::Sink;
 use crate::text::PiecedLine;
@@ -161,7 +161,7 @@ impl<L: Layout> Engine<'_, L> {
                 let waits = self.control.waits_for(SortWait::Input);
                 let came = stream.read(&mut lease)?;
                 drop(waits);
-                self.movements.add_stream(MovementRole::Input, stream.waits_for_others(), came as u64);
+                self.movements.add_stream(MovementRole::Input, StreamEnd::of(stream.waits_for_others()), came as u64);
                 count(&self.control.progress.read, came as u64);
                 if came == 0 {
                     break stream.name().to_path_buf();

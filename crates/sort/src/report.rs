@@ -27,7 +27,42 @@ pub enum MovementRole {
 impl Movement {
     /// Whether another program or a terminal is at its other end, for which the sort has to wait.
     pub fn is_of_another_program(&self) -> bool {
-        matches!(self.primitive.as_str(), "read" | "write") && self.between.contains("stream")
+        self.is_stream_of(StreamEnd::Other)
+    }
+
+    /// Whether the program that compresses runs is at its other end
+    /// ([`compress_program`](crate::SortJob::compress_program)).
+    pub fn is_of_compress_program(&self) -> bool {
+        self.is_stream_of(StreamEnd::CompressProgram)
+    }
+
+    fn is_stream_of(&self, end: StreamEnd) -> bool {
+        let place = self.between.strip_suffix(" -> dram").or_else(|| self.between.strip_prefix("dram -> "));
+        matches!(self.primitive.as_str(), "read" | "write") && place == Some(end.name())
+    }
+}
+
+/// What is at the other end of a descriptor that is read or written in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamEnd {
+    File,
+    /// Another program, or a terminal.
+    Other,
+    CompressProgram,
+}
+
+impl StreamEnd {
+    /// Of a file, or of whoever is waited for.
+    pub(crate) fn of(waits_for_others: bool) -> StreamEnd {
+        if waits_for_others { StreamEnd::Other } else { StreamEnd::File }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            StreamEnd::File => "file",
+            StreamEnd::Other => "stream",
+            StreamEnd::CompressProgram => "compress program",
+        }
     }
 }
 
@@ -346,17 +381,14 @@ impl Movements {
         }
     }
 
-    /// Adds bytes that went in order through a descriptor: that of another program or terminal, or
-    /// of a file.
-    pub(crate) fn add_stream(&self, role: MovementRole, is_of_others: bool, bytes: u64) {
-        let (between, primitive) = match (role, is_of_others) {
-            (MovementRole::Input | MovementRole::Merge, true) => ("stream -> dram", "read"),
-            (MovementRole::Input | MovementRole::Merge, false) => ("file -> dram", "read"),
-            (MovementRole::Spill | MovementRole::Output, true) => ("dram -> stream", "write"),
-            (MovementRole::Spill | MovementRole::Output, false) => ("dram -> file", "write"),
+    /// Adds bytes that went in order through a descriptor.
+    pub(crate) fn add_stream(&self, role: MovementRole, end: StreamEnd, bytes: u64) {
+        let (between, primitive) = match role {
+            MovementRole::Input | MovementRole::Merge => (format!("{} -> dram", end.name()), "read"),
+            MovementRole::Spill | MovementRole::Output => (format!("dram -> {}", end.name()), "write"),
         };
         let counters = Counters::default().bytes(bytes).cached_bytes(0).transfers(1).system_calls(1);
-        self.add(role, between.to_owned(), primitive.to_owned(), &counters);
+        self.add(role, between, primitive.to_owned(), &counters);
     }
 
     fn add(&self, role: MovementRole, between: String, primitive: String, counters: &Counters) {

@@ -30,7 +30,7 @@ use crate::output::Output;
 use crate::records::entry::{self, Entry};
 use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::records::tally::Tally;
-use crate::report::{MethodReport, MovementRole, Movements, OutputReport, SortReport};
+use crate::report::{MethodReport, MovementRole, Movements, OutputReport, SortReport, StreamEnd};
 use crate::sink::{explain, way_of};
 
 /// The least and the most that counts as small, in bytes of all inputs together. Above the most,
@@ -261,14 +261,14 @@ impl SmallInput {
         // Nothing is written unless all is well.
         read.verify(written, dropped)?;
         let movements = Movements::default();
-        movements.add_stream(MovementRole::Input, false, self.read);
+        movements.add_stream(MovementRole::Input, StreamEnd::File, self.read);
         let (len, mut way) = (bytes.len() as u64, OutputReport { way: "stream", why: None });
         match output {
             Output::File(path) => {
                 let file = OutputFile::open(&path, FileMode::USUAL)?;
                 let result = file.begin(Some(len)).and_then(|()| control.check()).and_then(|()| file.write(&bytes));
                 result.map_err(|e| explain(&file, e))?;
-                movements.add_stream(MovementRole::Output, false, len);
+                movements.add_stream(MovementRole::Output, StreamEnd::File, len);
                 way = way_of(file.publish(len)?);
             }
             Output::Stream { name, file } if len > 0 => {
@@ -276,7 +276,7 @@ impl SmallInput {
             }
             Output::Memory { memory, .. } => {
                 memory.memory().write(0, &bytes)?;
-                movements.add_stream(MovementRole::Output, false, len);
+                movements.add_stream(MovementRole::Output, StreamEnd::File, len);
                 way = OutputReport { way: "memory", why: None };
             }
             Output::Stream { .. } | Output::Place(_) => {}

@@ -349,7 +349,7 @@ fn copy(
         let mut samples = pipe.report().samples("copy");
         if args.verify {
             let bytes = Sample::new(&vocabulary::PIPE_BYTES, compared.load(Relaxed));
-            samples.push(bytes.label(Label::Product, "copy").label(Label::Pipe, "comparison"));
+            samples.push(bytes.label(Label::Product, "pipe").label(Label::Pipe, "comparison"));
         }
         samples
     };

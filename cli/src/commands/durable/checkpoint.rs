@@ -168,13 +168,13 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
     let page = if let Action::Bench(args) = &args.action { args.report_page.take(&mut side_files)? } else { None };
     told(metrics.as_ref(), name, |metrics| match &args.action {
-        Action::Save(args) => metrics.during(Vec::new, || save(args)).map(|saved| {
+        Action::Save(args) => save(args).map(|saved| {
             metrics.keep(saved.samples());
             if saved.removal_error.is_none() { CommandStatus::Good } else { CommandStatus::Bad }
         }),
-        Action::Restore(args) => metrics.during(Vec::new, || restore(args)),
+        Action::Restore(args) => restore(args),
         Action::List(args) => list(args),
-        Action::Verify(args) => metrics.during(Vec::new, || verify(args)),
+        Action::Verify(args) => verify(args),
         Action::Bench(args) => bench::run(args, metrics, page),
     })
 }

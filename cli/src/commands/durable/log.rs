@@ -174,8 +174,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let page = if let Action::Bench(args) = &args.action { args.report_page.take(&mut side_files)? } else { None };
     told(metrics.as_ref(), name, |metrics| match &args.action {
         Action::Append(args) => append(args, metrics),
-        Action::Read(args) => metrics.during(Vec::new, || read(args)),
-        Action::Stat(args) => metrics.during(Vec::new, || stat(args)),
+        Action::Read(args) => read(args),
+        Action::Stat(args) => stat(args),
         Action::Release(args) => release(args),
         Action::Bench(args) => bench::run(args, metrics, page),
     })

@@ -76,6 +76,11 @@ impl std::fmt::Display for Phase {
 }
 
 impl Phase {
+    /// Whether another program says what is read.
+    pub(super) fn is_listed(&self) -> bool {
+        self.law == AccessPattern::Stdin
+    }
+
     /// The items that a file of so many bytes has.
     pub(super) fn items(&self, file_bytes: u64) -> Result<u64> {
         let items = file_bytes / u64::from(self.len);

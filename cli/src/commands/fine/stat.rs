@@ -4,6 +4,7 @@ mod outcome;
 mod page;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -154,7 +155,10 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
         let (fine, object) = open(file, config)?;
         let file_bytes = fine.len_bytes();
         let timed = timed_of(args);
-        let mut course = Course { args, fine: &fine, timed, samples: Vec::new(), shown: Instant::now(), reads: 0 };
+        let listed_ns = AtomicU64::new(0);
+        let listed = &listed_ns;
+        let mut course =
+            Course { args, fine: &fine, timed, listed, samples: Vec::new(), shown: Instant::now(), reads: 0 };
         fine.measure_latencies(timed == Some(1));
         let started = Instant::now();
         let mut begins = Vec::new();
@@ -172,7 +176,7 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
         };
         let samples = || continued(&done, fine.metrics().samples());
         let work = || told.during(samples, || offering::during("dpipe fine stat", samples, read_all));
-        let (outcome, recording) = record(columns, || page::values(&fine, &clock, before), work);
+        let (outcome, recording) = record(columns, || page::values(&fine, &listed_ns, &clock, before), work);
         outcome?;
         course.clear_line();
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
@@ -254,6 +258,8 @@ struct Course<'a> {
     fine: &'a FineGrained,
     /// Of how many calls one is timed.
     timed: Option<u64>,
+    /// Nanoseconds for which a list of reads from another program was read.
+    listed: &'a AtomicU64,
     samples: Vec<Sample>,
     shown: Instant,
     reads: u64,
@@ -272,10 +278,14 @@ impl Course<'_> {
         let (mut ranges, mut out) = (Vec::new(), Vec::new());
         while done < most && end.is_none_or(|end| started.elapsed() < end) {
             ranges.clear();
+            let asks = phase.is_listed().then(Instant::now);
             let batch = (self.args.batch.max(1) as u64).min(most - done) as usize;
             for read in requests.by_ref().take(batch) {
                 let read = read?;
                 ranges.push((read.offset, read.len as usize));
+            }
+            if let Some(asked) = asks {
+                self.listed.fetch_add(u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX), Relaxed);
             }
             if ranges.is_empty() {
                 break;

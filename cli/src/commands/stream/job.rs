@@ -55,6 +55,8 @@ pub(in crate::commands::stream) struct Job {
     pub(in crate::commands::stream) measures: bool,
     /// The sums of the origin and of the expected file, if they can be computed again.
     pub(in crate::commands::stream) due: Option<(Sum, Sum)>,
+    /// How long that took, before anything was started.
+    pub(in crate::commands::stream) replay_seconds: f64,
 }
 
 impl Job {

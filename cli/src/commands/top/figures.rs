@@ -98,6 +98,9 @@ pub(super) fn figures(measurements: &Value) -> FoundRows {
         let Some((_, kind, field)) = SHOWN.iter().find(|(shown, ..)| *shown == name) else { continue };
         for sample in family["samples"].as_array().into_iter().flatten() {
             let labels = &sample["labels"];
+            if !is_of_last_step(labels) {
+                continue;
+            }
             let (name, class) = (name_of(kind, labels), label(labels, "class"));
             let key = (*kind, name, class);
             if found.len() >= MAX_ROWS && !found.contains_key(&key) {
@@ -149,9 +152,17 @@ fn add(figures: &mut Figures, field: Field, labels: &Value, sample: &Value) {
     }
 }
 
+/// Whether a sample is of the last step of a route, or of none. Each step moves the same bytes; those
+/// of the last one have arrived.
+fn is_of_last_step(labels: &Value) -> bool {
+    let (Some(route), Some(step)) = (labels["route"].as_str(), labels["step"].as_str()) else { return true };
+    step.parse() == Ok(route.split(" > ").count())
+}
+
 /// The words by which a row is known within its process.
 fn name_of(kind: &str, labels: &Value) -> String {
     let wanted: &[&str] = match kind {
+        "pipe" if labels["route"].is_string() => &["product", "pipe", "route"],
         "pipe" => &["product", "pipe", "primitive"],
         "device" => &["device"],
         "flow" => &["device", "pipe"],

@@ -16,7 +16,7 @@ use super::words::printable;
 pub(super) struct ActivityRow {
     pub(super) pid: u32,
     pub(super) program: String,
-    /// `pipe`, `device`, `flow`, `transfers`, `cache`, `log`, `channel` or `client`.
+    /// `pipe`, `device`, `flow`, `transfers`, `cache`, `log`, `channel`, `client` or `exports`.
     pub(super) kind: &'static str,
     pub(super) name: String,
     pub(super) class: String,
@@ -90,10 +90,7 @@ fn row(process: &ProcessLook, key: &RowKey, before: Option<&Figures>, now: &Figu
     };
     let hits = |figures: &Figures| figures.outcomes.map(|_| figures.hits);
     let reads = grew(|figures| figures.outcomes);
-    let recent = match (grew(hits), reads) {
-        (Some(hits), Some(reads)) if reads > 0.0 => Some(hits / reads),
-        _ => now.outcomes.filter(|all| *all > 0.0).map(|all| now.hits / all),
-    };
+    let recent = grew(hits).zip(reads).filter(|(_, reads)| *reads > 0.0).map(|(hits, reads)| hits / reads);
     let (kind, name, class) = key.clone();
     ActivityRow {
         pid: process.pid(),
@@ -172,6 +169,24 @@ mod tests {
             Sample::new(&vocabulary::CHANNEL_CREDITS, 4u64).label(Label::Pipe, "1"),
             Sample::new(&vocabulary::CHANNEL_OUTSTANDING, 3u64).label(Label::Pipe, "1"),
         ]
+    }
+
+    #[test]
+    fn a_pipe_of_several_steps_is_one_row_with_what_has_arrived() {
+        let step = |n: u64, step: &str| {
+            let sample =
+                Sample::new(&vocabulary::PIPE_BYTES, n).label(Label::Product, "pipe").label(Label::Pipe, "copy");
+            let sample = sample.label(Label::Route, "uring-direct > uring-direct").label(Label::Step, step);
+            sample.label(Label::Primitive, "uring-direct")
+        };
+        let page = |written, read, arrived| {
+            // A step that the route does not have is of no row.
+            page(0, written, &[step(read, "1"), step(arrived, "2"), step(9, "3"), step(9, "0"), step(9, "")])
+        };
+        let rows = rows_of(vec![look(vec![page(10, 5000, 1000)]), look(vec![page(12, 9000, 3000)])]);
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert_eq!(rows[0].name, "pipe copy uring-direct > uring-direct");
+        assert_eq!((rows[0].bytes_per_second, rows[0].share), (Some(1000.0), Some(1.0)));
     }
 
     #[test]

@@ -170,7 +170,7 @@ fn compare(by: OrderBy, a: &ActivityRow, b: &ActivityRow) -> Ordering {
     match by {
         OrderBy::Rate => down(|row| row.bytes_per_second),
         OrderBy::PerSecond => down(|row| row.per_second),
-        OrderBy::Queue => down(|row| row.queue.or(row.credits_used).map(|n| n as f64)),
+        OrderBy::Queue => down(|row| row.queue.or(row.credits_used).or(row.queue_bytes).map(|n| n as f64)),
         OrderBy::Slowest => down(|row| row.p99_ns.map(|n| n as f64)),
         OrderBy::Hits => down(|row| row.hit_ratio),
         OrderBy::Process => (a.pid, &a.program).cmp(&(b.pid, &b.program)),

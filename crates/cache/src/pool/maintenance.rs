@@ -34,7 +34,7 @@ impl Maintenance {
             .map_err(|e| Error::os("start", e.raw_os_error(), "the maintenance thread of a cache"))?;
         let stop = Arc::new(stop);
         let (weak, theirs) = (Arc::downgrade(pool), stop.clone());
-        threads::spawn("fine-maintenance", move || run(&weak, &theirs))
+        threads::spawn("fine-background", move || run(&weak, &theirs))
             .map_err(|e| e.within("the maintenance thread of a cache"))?;
         Ok(Maintenance { stop, owner: OwningProcess::here() })
     }

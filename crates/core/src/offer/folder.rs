@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::page::{self, LookBudget, OfferedPage, OfferedPages, PageOwner};
@@ -14,7 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The most pages that are read: more than that is not a view that a person could use.
 const MAX_PAGES: usize = 1000;
-/// A page that cannot be read is removed when it is so old, and the process in its name is gone.
+/// The most files of the folder that are opened.
+const MAX_FILES: usize = 10_000;
+/// A page that cannot be read is removed when it is so old, and nobody holds it.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
 /// The open folder.
@@ -56,18 +58,32 @@ impl Folder {
         Ok(Folder { path, fd })
     }
 
-    /// Makes a new, empty page for this process. Returns its name, too.
+    /// Makes a new, empty page for this process, which holds it by a lock as long as it has it open.
+    /// Returns its name, too.
     pub(super) fn new_page(&self, owner: PageOwner) -> Result<(OwnedFd, String)> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for nth in 0..100 {
             let name = format!("{}-{}-{nth}", owner.pid, owner.started);
-            match rustix::fs::openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => return Ok((file, name)),
-                Err(Errno::EXIST) => {}
+            let fail = |operation, e: Errno| {
+                Error::os(operation, e.raw_os_error(), self.path.join(&name).display().to_string())
+            };
+            let file = match rustix::fs::openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => file,
+                Err(Errno::EXIST) => continue,
+                Err(e) => return Err(fail("create", e)),
+            };
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                // A reader looks just now whether somebody holds it, and removes it.
+                Err(Errno::WOULDBLOCK) => continue,
                 Err(e) => {
-                    let path = self.path.join(&name);
-                    return Err(Error::os("create", e.raw_os_error(), path.display().to_string()));
+                    self.remove(&name);
+                    return Err(fail("lock", e));
                 }
+            }
+            // A reader may have been faster than the lock.
+            if rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_nlink > 0) {
+                return Ok((file, name));
             }
         }
         Err(Error::new(ErrorKind::Busy, "create", "this process offers 100 pages of statistics"))
@@ -81,14 +97,15 @@ impl Folder {
     /// Reads all pages, by the process numbers in their names.
     pub(super) fn pages(&self) -> Result<OfferedPages> {
         let fail = |e: Errno| Error::os("read", e.raw_os_error(), self.path.display().to_string());
-        let (mut found, mut left_out, mut budget) = (Vec::new(), 0, LookBudget::new());
+        let (mut found, mut opened, mut left_out, mut budget) = (Vec::new(), 0, 0, LookBudget::new());
         for entry in Dir::read_from(&self.fd).map_err(fail)? {
             let name = OsString::from(std::ffi::OsStr::from_bytes(entry.map_err(fail)?.file_name().to_bytes()));
             let Some((name, whose)) = name.to_str().and_then(|name| Some((name, of_name(name)?))) else { continue };
-            if found.len() == MAX_PAGES {
+            if found.len() == MAX_PAGES || opened == MAX_FILES {
                 left_out += 1;
                 continue;
             }
+            opened += 1;
             if let Some(page) = self.page(name, whose, &mut budget) {
                 found.push(page);
             }
@@ -110,22 +127,28 @@ impl Folder {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
             _ => return Some(OfferedPage::unreadable(owner, number, "it is not a file".to_owned())),
         };
-        let read = page::read(&file, whose, budget);
-        let is_over = match &read {
-            Ok((namespace, _)) => *namespace == page::pid_namespace() && !owner.is_alive(),
-            Err(_) => is_old(&stat) && !owner.is_alive(),
+        let namespace = page::namespace_of(&file);
+        let is_of_here = namespace == Some(page::namespace());
+        let is_over = match namespace {
+            // A child made by `fork` may hold the page of a process that is gone.
+            Some(_) => is_free(&file) || is_of_here && !owner.is_alive(),
+            None => is_old(&stat) && is_free(&file),
         };
         if is_over {
             self.remove(name);
             return None;
         }
-        Some(match read {
-            // Its number means another process here, or none.
-            Ok((namespace, _)) if namespace != page::pid_namespace() => return None,
-            Ok((_, page)) => page,
-            Err(why) => OfferedPage::unreadable(owner, number, why),
-        })
+        // Numbers and times from elsewhere mean another process here, or none.
+        if namespace.is_some() && !is_of_here {
+            return None;
+        }
+        Some(page::read(&file, whose, budget).unwrap_or_else(|why| OfferedPage::unreadable(owner, number, why)))
     }
+}
+
+/// Whether no process holds a page, wherever it runs: the kernel lets go of it with its process.
+fn is_free(file: &OwnedFd) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// The folder of this user.

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! at  bytes
-//!  0    8   "DPSTATS1"
+//!  0    8   "DPSTATS2"
 //!  8    8   generation: odd while the page is written
 //! 16    4   process number          20  4  length of the text
 //! 24    8   when the process began, in clock ticks since the boot
-//! 32    8   the namespace of the process number
+//! 32    8   the namespaces of the process number and of the time since the boot
 //! 40    8   when it was written, in nanoseconds since the boot
 //! 48    8   checksum of the text
 //! 56    8   how often it is written, in milliseconds; 0: when the program likes
@@ -22,7 +22,7 @@ use rustix::time::ClockId;
 pub(super) const HEADER_BYTES: usize = 64;
 /// The longest text of a page.
 pub(super) const MAX_TEXT_BYTES: usize = 256 << 10;
-const MAGIC: u64 = u64::from_le_bytes(*b"DPSTATS1");
+const MAGIC: u64 = u64::from_le_bytes(*b"DPSTATS2");
 /// How often a page is read that is being written.
 const MAX_TRIES: usize = 20;
 /// How long to wait before it is read again.
@@ -62,9 +62,12 @@ fn started(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// The number of the namespace in which this process has its number; 0 where it is not known.
-pub(super) fn pid_namespace() -> u64 {
-    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
+/// The namespaces in which this process has its number and its times since the boot, as one number.
+/// A page from other ones says nothing of a process that can be found here.
+pub(super) fn namespace() -> u64 {
+    let numbers = ["/proc/self/ns/pid", "/proc/self/ns/time"]
+        .map(|path| rustix::fs::stat(path).map_or(0, |stat| stat.st_ino).to_le_bytes());
+    checksum(numbers.as_flattened())
 }
 
 /// Nanoseconds since the boot.
@@ -180,12 +183,17 @@ impl OfferedPage {
     }
 }
 
-/// Reads a page of a process, and the namespace of the process's number.
+/// The namespaces that a page is from: see [`namespace`]. `None` for what is no page.
+pub(super) fn namespace_of(file: &OwnedFd) -> Option<u64> {
+    header(file).ok().map(|header| header.namespace)
+}
+
+/// Reads a page of a process.
 pub(super) fn read(
     file: &OwnedFd,
     (owner, number): (PageOwner, u32),
     budget: &mut LookBudget,
-) -> Result<(u64, OfferedPage), String> {
+) -> Result<OfferedPage, String> {
     for _ in 0..MAX_TRIES {
         let before = header(file)?;
         if before.owner != owner {
@@ -204,7 +212,7 @@ pub(super) fn read(
                 let age = Duration::from_nanos(now_ns().saturating_sub(before.written_ns));
                 let every = Duration::from_millis(before.every_ms);
                 let written = Duration::from_nanos(before.written_ns);
-                return Ok((before.namespace, OfferedPage { owner, number, written, age, every, text: Ok(text) }));
+                return Ok(OfferedPage { owner, number, written, age, every, text: Ok(text) });
             }
         }
         let Some(left) = budget.tries.checked_sub(1) else { break };
@@ -254,6 +262,6 @@ mod tests {
         let here = PageOwner::here().unwrap();
         assert!(here.is_alive());
         assert!(!PageOwner { started: here.started + 1, ..here }.is_alive());
-        assert!(pid_namespace() != 0 && now_ns() > 0);
+        assert!(namespace() != 0 && namespace() == namespace() && now_ns() > 0);
     }
 }

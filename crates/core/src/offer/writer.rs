@@ -49,7 +49,7 @@ impl PageWriter {
             generation: 0,
             owner,
             len: 0,
-            namespace: page::pid_namespace(),
+            namespace: page::namespace(),
             written_ns: 0,
             checksum: 0,
             every_ms: 0,
@@ -84,7 +84,8 @@ impl PageWriter {
             samples = &samples[..samples.len() / 2];
         };
         // A reader that sees an odd number, or two numbers, tries again.
-        self.header.generation += 1;
+        // After a write that failed it is odd already.
+        self.header.generation |= 1;
         self.put(&self.header.bytes(), 0)?;
         self.put(&text, page::HEADER_BYTES as u64)?;
         self.header.generation += 1;

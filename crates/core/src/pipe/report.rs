@@ -82,25 +82,22 @@ impl PipeReport {
         }
     }
 
-    /// Returns what it did as samples, by primitive. They do not name its places, which may be
-    /// paths of somebody: `pipe` is what the caller calls it.
+    /// Returns what it did as samples, by step of the route. They do not name its places, which may
+    /// be paths of somebody: `pipe` is what the caller calls it.
     pub fn samples(&self, pipe: &str) -> Vec<Sample> {
         let primitives: Vec<&str> = self.hops.iter().map(|hop| hop.primitive).collect();
         let route = primitives.join(" > ");
-        // Hops by one primitive have the same labels: they are one.
-        let mut moved: Vec<(&str, Counters)> = Vec::new();
-        for hop in &self.hops {
-            match moved.iter_mut().find(|(primitive, _)| *primitive == hop.primitive) {
-                Some((_, counters)) => counters.add(&hop.counters),
-                None => moved.push((hop.primitive, hop.counters.clone())),
-            }
-        }
-        let of = |(primitive, counters): &(&str, Counters)| {
-            let labels =
-                [(Label::Product, "pipe"), (Label::Pipe, pipe), (Label::Route, &route), (Label::Primitive, *primitive)];
-            counters.samples(&labels)
+        let of = |(before, hop): (usize, &HopReport)| {
+            let step = (before + 1).to_string();
+            hop.counters.samples(&[
+                (Label::Product, "pipe"),
+                (Label::Pipe, pipe),
+                (Label::Route, &route),
+                (Label::Step, &step),
+                (Label::Primitive, hop.primitive),
+            ])
         };
-        moved.iter().flat_map(of).collect()
+        self.hops.iter().enumerate().flat_map(of).collect()
     }
 
     /// Bytes that arrived at the target.

@@ -11,7 +11,7 @@ use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Pipe, Result, Span, Trans
 
 use crate::control::{Control, count};
 use crate::memory::short_copy::copy_record;
-use crate::report::{MovementRole, Movements};
+use crate::report::{MovementRole, Movements, StreamEnd};
 use crate::runs::checksum::{Partial, Summing};
 use crate::stoppable::StoppableFile;
 use crate::waits::SortWait;
@@ -209,7 +209,12 @@ impl<'a> OrderedStream<'a> {
         if let Some(sum) = &mut state.sum {
             sum.update(bytes);
         }
-        self.movements.add_stream(self.role, state.file.waits_for_others(), bytes.len() as u64);
+        // Runs are streams only to the program that compresses them.
+        let end = match self.role {
+            MovementRole::Spill => StreamEnd::CompressProgram,
+            _ => StreamEnd::of(state.file.waits_for_others()),
+        };
+        self.movements.add_stream(self.role, end, bytes.len() as u64);
         self.turned.notify_all();
         Ok(())
     }

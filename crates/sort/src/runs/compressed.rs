@@ -29,6 +29,7 @@ use crate::memory::blocks::OrderedStream;
 use crate::memory::descriptors;
 use crate::report::{MovementRole, Movements};
 use crate::stoppable::{StoppableFile, wait_for_program};
+use crate::waits::SortWait;
 
 /// The most compressed runs that are merged at once, because each needs a process.
 pub(crate) const MAX_PROGRAMS: usize = 16;
@@ -204,7 +205,11 @@ impl RunCompression<'_> {
             Err(e) if e.errno() == Some(libc::EPIPE) => return Err(ended_badly(program, false)),
             other => other?,
         };
-        if !self.child.wait()?.success() {
+        let control = self.child.control.clone();
+        let waits = control.waits_for(SortWait::Spill);
+        let ended = self.child.wait()?;
+        drop(waits);
+        if !ended.success() {
             return Err(ended_badly(program, false));
         }
         let kept = if descriptors::left() < ENOUGH {

@@ -22,7 +22,7 @@ use crate::records::layout::Layout;
 use crate::records::prefetch::{prefetch, prefetch_far};
 use crate::records::record_buffer::RecordBuffer;
 use crate::records::stub::Stub;
-use crate::report::{MovementRole, Movements};
+use crate::report::{MovementRole, Movements, StreamEnd};
 use crate::runs::checksum;
 use crate::runs::compressed::RunDecompressor;
 use crate::runs::packing::{self, FrameTable};
@@ -626,8 +626,10 @@ impl<'a, L: Layout> RecordReader<'a, L> {
                 self.turn ^= 1;
                 let mut lease = self.memory.range(at, self.buffers.size)?.lease_mut()?;
                 let waits = self.control.map(|control| control.waits_for(SortWait::Runs));
-                // A run that a program decompresses comes from that program.
-                let is_of_others = if let ReadMethod::Stream(stream) = way { stream.waits_for_others() } else { true };
+                let end = match way {
+                    ReadMethod::Stream(stream) => StreamEnd::of(stream.waits_for_others()),
+                    _ => StreamEnd::CompressProgram,
+                };
                 let len = match way {
                     ReadMethod::Stream(stream) => stream.read(&mut lease).map_err(|e| e.with_offset(self.next))?,
                     ReadMethod::Compressed(run) => run.read(&mut lease)?,
@@ -636,7 +638,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
                 drop(waits);
                 drop(lease);
                 if let Some(movements) = self.movements {
-                    movements.add_stream(MovementRole::Merge, is_of_others, len as u64);
+                    movements.add_stream(MovementRole::Merge, end, len as u64);
                 }
                 if len == 0 {
                     return Ok(false);

@@ -23,7 +23,7 @@ use crate::report::held_up::{self, HeldUp};
 use crate::report::options::{PageFile, ReportArgs};
 use crate::report::parts;
 use crate::report::recorder::{Recording, record};
-use crate::system::files::WorkFolder;
+use crate::system::files::{WorkFolder, is_in_memory};
 use crate::system::side_files::SideFile;
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, system::child};
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args, metrics: &CommandMetrics<'_>, side_file: Option<S
         Ok((saved, [save_cpu_seconds, since.elapsed().as_secs_f64(), restore_cpu_seconds]))
     };
     let columns = page_file.is_some().then(|| vec![CourseColumn::Sum; 2]);
-    let (done, recording) = metrics.during(Vec::new, || record(columns, || moved.lock().to_vec(), work));
+    let (done, recording) = record(columns, || moved.lock().to_vec(), work);
     let (saved, [save_cpu_seconds, restore_seconds, restore_cpu_seconds]) = done?;
     metrics.keep(saved.samples());
     let mut same = true;
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args, metrics: &CommandMetrics<'_>, side_file: Option<S
         ))?;
     }
     if let (Some(file), Some(recording)) = (page_file, &recording) {
-        file.write(&page(&outcome, recording))?;
+        file.write(&page(&outcome, recording, is_in_memory(&parent)))?;
     }
     Ok(if same { CommandStatus::Good } else { CommandStatus::Bad })
 }
@@ -158,16 +158,21 @@ fn borrowed(regions: &[(String, Dram)]) -> Vec<(&str, &Dram)> {
 }
 
 /// The page about a measurement: `--report-html`.
-fn page(o: &Outcome, recording: &Recording) -> HtmlPage {
+fn page(o: &Outcome, recording: &Recording, in_memory: bool) -> HtmlPage {
     let mut page = parts::page("A checkpoint, saved and restored");
     let saving = o.saved.write_seconds + o.saved.publish_seconds;
+    // A file system in memory has no disk, and nothing in it is durable.
+    let (writes, durable) = match in_memory {
+        true => ("copies of the checkpoint to a file system in memory", "written"),
+        false => ("the disk's writes of the checkpoint", "durable"),
+    };
     let steps = [
-        Share::new("the disk's writes of the checkpoint", o.saved.write_seconds / saving.max(1e-9)),
+        Share::new(writes, o.saved.write_seconds / saving.max(1e-9)),
         Share::new("the sync and the name", o.saved.publish_seconds / saving.max(1e-9)),
     ];
     let shares = HeldUp::of(recording, 1.0, 0.0, saving).take_off(steps);
     let saved = format!(
-        "{} were durable in {saving:.2} s ({}).",
+        "{} were {durable} in {saving:.2} s ({}).",
         units::bytes(o.saved.bytes),
         units::rate(o.saved.bytes, saving)
     );

@@ -218,7 +218,8 @@ fn text(o: &Outcome, dir: &Path) -> String {
 
 /// What the page says of its shares.
 const NOTE: &str = "Time in which the thread of the batch had work and no core is taken off the syncs. Of the time \
-                    between batches, what no core worked in and some thread waited for one in is taken off.";
+                    between batches, and of writes that are copies, what no core worked in and some thread waited for \
+                    one in is taken off.";
 
 const PAYLOAD: usize = 0;
 const RECORDS: usize = 1;
@@ -257,39 +258,54 @@ struct BatchTimes {
 }
 
 impl BatchTimes {
-    fn of(o: &Outcome, recording: &Recording) -> BatchTimes {
+    fn of(o: &Outcome, recording: &Recording, writes: Writes) -> BatchTimes {
         let grew = |column| recording.grew(column, 0.0, recording.seconds());
         let queued = [grew(QUEUED_IN_SYNC), grew(recording.queued())];
-        BatchTimes::of_seconds(o.seconds, [grew(SYNC), grew(WRITE)], queued, o.cpu_seconds)
+        BatchTimes::of_seconds(o.seconds, [grew(SYNC), grew(WRITE)], writes, queued, o.cpu_seconds)
     }
 
     fn of_seconds(
         seconds: f64,
         [sync, write]: [f64; 2],
+        writes: Writes,
         [queued_in_sync, queued_at_all]: [f64; 2],
         cpu: f64,
     ) -> BatchTimes {
         let queued_in_sync = queued_in_sync.clamp(0.0, sync);
         let between = (seconds - sync - write).max(0.0);
-        // Then nobody waits for the disk. What is no work waits for a core, or is asleep by itself.
-        let queued_between = (between - cpu).clamp(0.0, (queued_at_all - queued_in_sync).max(0.0));
+        // Between batches, and while bytes are copied, nobody waits for the disk. What is no work
+        // waits for a core, or is asleep by itself.
+        let copied = if writes == Writes::Copy { write } else { 0.0 };
+        let busy = between + copied;
+        let queued = (busy - cpu).clamp(0.0, (queued_at_all - queued_in_sync).max(0.0));
+        let left = 1.0 - queued / busy.max(1e-9);
         let part = |part: f64| part / seconds.max(1e-9);
         BatchTimes {
             sync: part(sync - queued_in_sync),
-            write: part(write),
-            between: part(between - queued_between),
-            queued: part(queued_in_sync + queued_between),
+            write: part(write - copied + copied * left),
+            between: part(between * left),
+            queued: part(queued_in_sync + queued),
         }
     }
+}
+
+/// What writes of batches are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Writes {
+    /// Copies by a core: the disk comes later, or there is none.
+    Copy,
+    ToDisk,
 }
 
 /// The page about a measurement: `--report-html`.
 fn page(o: &Outcome, dir: &Path, recording: &Recording) -> HtmlPage {
     let mut page = parts::page("Durable records");
-    let times = BatchTimes::of(o, recording);
     let is_cached =
         o.route.as_ref().is_some_and(|route| route.hops.iter().any(|hop| hop.primitive.ends_with("-cached")));
-    let (syncs, writes) = match (is_in_memory(dir), is_cached) {
+    let in_memory = is_in_memory(dir);
+    let way = if in_memory || is_cached { Writes::Copy } else { Writes::ToDisk };
+    let times = BatchTimes::of(o, recording, way);
+    let (syncs, writes) = match (in_memory, is_cached) {
         (true, _) => ("syncs of a file system without a disk", "the processor: copies into a file system in memory"),
         (false, true) => ("the disk's syncs", "the processor: copies into the page cache"),
         (false, false) => ("the disk's syncs", "the disk's writes"),
@@ -396,11 +412,14 @@ mod tests {
     #[test]
     fn the_thread_of_the_batch_waits_for_a_core_and_the_others_hold_up_nothing() {
         // Eight threads on a core that others have: 2.1 s of syncs, 1.5 s of which waited for it.
-        let busy = BatchTimes::of_seconds(3.0, [2.1, 0.1], [1.5, 8.0], 0.4);
+        let busy = BatchTimes::of_seconds(3.0, [2.1, 0.1], Writes::ToDisk, [1.5, 8.0], 0.4);
         assert!((busy.queued - (1.5 + 0.4) / 3.0).abs() < 1e-9 && (busy.sync - 0.2).abs() < 1e-9, "{busy:?}");
         assert!((busy.between - 0.4 / 3.0).abs() < 1e-9, "{busy:?}");
         // Threads that wait for a core beside the sync of a batch.
-        let quiet = BatchTimes::of_seconds(3.0, [2.8, 0.1], [0.05, 2.0], 0.4);
+        let quiet = BatchTimes::of_seconds(3.0, [2.8, 0.1], Writes::ToDisk, [0.05, 2.0], 0.4);
         assert!(quiet.queued < 0.02 && quiet.sync > 0.91, "{quiet:?}");
+        // A limit of 15% of a core, in memory: copies take no more than all processor time.
+        let limited = BatchTimes::of_seconds(3.0, [0.6, 1.1], Writes::Copy, [0.59, 7.0], 0.45);
+        assert!(limited.write + limited.between <= 0.151 && limited.queued > 0.8, "{limited:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! The page about a load over a cache: `--report-html`.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapipes::metrics::CourseColumn;
 use datapipes_cache::engine::RejectedWay;
@@ -26,19 +27,20 @@ const DEVICE: usize = 3;
 const MEMORY: usize = 4;
 const ON_CORE: usize = 5;
 const QUEUED: usize = 6;
+const LISTED: usize = 7;
 
 pub(super) fn columns() -> Vec<CourseColumn> {
-    let mut columns = vec![CourseColumn::Sum; 7];
+    let mut columns = vec![CourseColumn::Sum; 8];
     columns[MEMORY] = CourseColumn::Peak;
     columns
 }
 
 /// The present values; of the thread's times those since `before`.
-pub(super) fn values(fine: &FineGrained, clock: &ThreadClock, before: [f64; 2]) -> Vec<f64> {
+pub(super) fn values(fine: &FineGrained, listed_ns: &AtomicU64, clock: &ThreadClock, before: [f64; 2]) -> Vec<f64> {
     let m: Metrics = fine.metrics();
     let bytes = [m.reads, m.hits, m.asked_bytes, m.device_bytes].map(|n| n as f64);
     let [on_core, queued] = clock.read();
-    let times = [on_core - before[0], queued - before[1]];
+    let times = [on_core - before[0], queued - before[1], listed_ns.load(Relaxed) as f64 / 1e9];
     bytes.into_iter().chain([m.memory_bytes as f64]).chain(times).collect()
 }
 
@@ -106,16 +108,20 @@ fn shares(o: &Outcome, recording: &Recording) -> Vec<Share> {
     let [throttled, queued] = of_queue(part(QUEUED), part(recording.throttled()), 1.0);
     let rest = (1.0 - on_core - queued - throttled).max(0.0);
     let stopped = part(recording.stopped()).min(rest);
+    let listed = part(LISTED).min(rest - stopped);
     let source = match is_object(&o.file) {
         true => "the server's answers",
         false if is_in_memory(Path::new(&o.file)) => "reads of a file system in memory",
         false => "the device's reads",
     };
     let mut shares = vec![
-        Share::new(source, rest - stopped),
+        Share::new(source, rest - stopped - listed),
         Share::new("the processor", on_core),
         Share::new(held_up::QUEUED, queued),
     ];
+    if listed > 0.0 {
+        shares.push(Share::new("the list of reads on the standard input", listed));
+    }
     if stopped > 0.0 {
         shares.push(Share::new(STOPPED, stopped));
     }
@@ -134,7 +140,7 @@ fn sections(o: &Outcome, begins: &[(f64, String)], recording: &Recording, shares
         title: "Where the time went".into(),
         note:
             "The kernel counted when the reading thread had a core, and when it waited for one. The rest of the time \
-               it slept until the device had read what was not cached."
+               it slept until the device had read what was not cached, or until the list of reads had more."
                 .into(),
         blocks: vec![
             parts::shares("Shares of the time of the reading thread", shares),

@@ -199,15 +199,20 @@ impl Reader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Program,
+    /// The one that compresses runs.
+    CompressProgram,
     Bucket,
     Disk,
     Memory,
 }
 
 impl Whose {
-    const ALL: [Whose; 4] = [Whose::Program, Whose::Bucket, Whose::Disk, Whose::Memory];
+    const ALL: [Whose; 5] = [Whose::Program, Whose::CompressProgram, Whose::Bucket, Whose::Disk, Whose::Memory];
 
     fn of(movement: &Movement) -> Whose {
+        if movement.is_of_compress_program() {
+            return Whose::CompressProgram;
+        }
         Whose::by(movement.is_of_another_program(), &movement.primitive, &movement.between, is_in_memory)
     }
 
@@ -226,6 +231,7 @@ impl Whose {
     fn words(self) -> &'static str {
         match self {
             Whose::Program => "the other program",
+            Whose::CompressProgram => "the compress program",
             Whose::Bucket => "the bucket's",
             Whose::Disk => "the disk's",
             Whose::Memory => "the file system in memory's",
@@ -238,7 +244,15 @@ impl Whose {
 fn whose(movements: impl Iterator<Item = Whose>, what: &str, role: MovementRole) -> String {
     let movements: Vec<Whose> = movements.collect();
     let named = Whose::ALL.into_iter().filter(|whose| movements.contains(whose));
-    let devices: Vec<&str> = named.filter(|whose| *whose != Whose::Program).map(Whose::words).collect();
+    let is_program = |whose: &Whose| matches!(whose, Whose::Program | Whose::CompressProgram);
+    let devices: Vec<&str> = named.filter(|whose| !is_program(whose)).map(Whose::words).collect();
+    if movements.contains(&Whose::CompressProgram) {
+        let program = Whose::CompressProgram.words();
+        return match role {
+            MovementRole::Merge => format!("{program}, which decompresses runs"),
+            _ => format!("{program}, which takes runs and writes them"),
+        };
+    }
     let of_program = match role {
         MovementRole::Input => "which writes the input",
         MovementRole::Merge => "which writes an input",
@@ -258,7 +272,8 @@ fn bottleneck(report: &SortReport, what: SortWait, reader: Reader) -> String {
         let of_role = report.movements.iter().filter(|m| m.role == wanted);
         whose(of_role.map(Whose::of), what, wanted)
     };
-    let spills_to_memory = || report.spill.iter().all(|spill| is_in_memory(Path::new(&spill.place)));
+    let compresses = report.movements.iter().any(Movement::is_of_compress_program);
+    let spills_to_memory = || !compresses && report.spill.iter().all(|spill| is_in_memory(Path::new(&spill.place)));
     match what {
         SortWait::Spill if spills_to_memory() => "copies of runs to a file system in memory".to_owned(),
         SortWait::Runs if report.runs > 0 && spills_to_memory() => {
@@ -378,6 +393,9 @@ mod tests {
             assert_eq!(reads(&both), said);
         }
         assert_eq!(reads(&[]), "the reads of the input");
+        let runs = |role| whose([Whose::CompressProgram].into_iter(), "runs", role);
+        assert_eq!(runs(MovementRole::Spill), "the compress program, which takes runs and writes them");
+        assert_eq!(runs(MovementRole::Merge), "the compress program, which decompresses runs");
         let writes = whose([pipe].into_iter(), "writes of the output", MovementRole::Output);
         assert_eq!(writes, "the other program, which reads the output");
     }

@@ -41,7 +41,8 @@ pub(in crate::commands::stream) struct Run {
     pub(in crate::commands::stream) choice: Option<Choice>,
     /// Channels in all.
     pub(in crate::commands::stream) channels: usize,
-    /// From the source's first bytes until all is durable.
+    /// From when the devices were ready and the source could take bytes from its origin, until all is
+    /// durable.
     pub(in crate::commands::stream) seconds: f64,
     /// Bytes sent by `seconds`.
     pub(in crate::commands::stream) bytes_per_second: f64,
@@ -66,7 +67,7 @@ pub(in crate::commands::stream) struct Run {
     pub(in crate::commands::stream) due_from: &'static str,
     /// What was read back from the disk; null where it was not.
     pub(in crate::commands::stream) on_disk: Option<Sum>,
-    /// Whether the disk has what it must: true where that is known from "replay" or "sent" and the
+    /// Whether the file has what it must: true where that is known from "replay" or "sent" and the
     /// disk was read back; null where nothing disagrees but that much is not known. Where it is
     /// false, the file did not get its name.
     pub(in crate::commands::stream) verified: Option<bool>,
@@ -199,7 +200,9 @@ pub(in crate::commands::stream) fn run(
     let (Streamed { first, edges, wires, channels, choice, ended_ns, cpu_seconds }, ended) = done?;
     let Ended { sent, due, due_from, on_disk, verified } = ended;
     let samples = samples();
-    let seconds = ended_ns.saturating_sub(first.since_ns) as f64 / 1e9;
+    // A source may be faster than this process.
+    let since_ns = if first.since_ns > 0 { began_ns.min(first.since_ns) } else { began_ns };
+    let seconds = ended_ns.saturating_sub(since_ns) as f64 / 1e9;
     let bytes_per_second = crate::arguments::units::bytes_per_second(sent.bytes, seconds);
     let placement = chosen;
     Ok(Run {

@@ -30,7 +30,7 @@ pub(in crate::commands::stream) fn page(job: &Job, runs: &[Run]) -> HtmlPage {
         );
         page.headline = headline(&done, &by_device(run));
         if runs.iter().all(|run| run.verified == Some(true)) {
-            page.headline.text = format!("Verified: the disk has what it must. {}", page.headline.text);
+            page.headline.text = format!("Verified: the file has what it must. {}", page.headline.text);
         }
         page.headline.tone = match runs.iter().map(|run| run.verified).collect::<Vec<_>>() {
             all if all.contains(&Some(false)) => Tone::Bad,
@@ -45,6 +45,10 @@ pub(in crate::commands::stream) fn page(job: &Job, runs: &[Run]) -> HtmlPage {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
+        if job.due.is_some() {
+            let before = format!("{:.2} s", job.replay_seconds);
+            page.facts.push(("before that, reading the origin and computing what is due".into(), before));
+        }
     }
     for run in runs {
         page.sections.push(section(run, runs.len() > 1));
@@ -107,13 +111,14 @@ fn waited_for(course: &Course, credits: &[u32]) -> BTreeMap<Waited, usize> {
     let blocks: Vec<Vec<f64>> = edges.clone().map(|edge| course.values(edge * COLUMNS)).collect();
     let ending: Vec<Vec<f64>> = edges.clone().map(|edge| course.values(edge * COLUMNS + 3)).collect();
     let looks = course.seconds().len();
-    // Before the source's first block, and after all blocks were replied to, nobody is waited for.
-    let has_begun = |at: &usize| blocks.first().is_some_and(|sent| sent[*at] > 0.0);
+    // A look tells of the time before it, so the first one tells nothing if no block was sent yet.
+    // After all blocks were replied to, nobody is waited for.
+    let tells = |at: &usize| *at > 0 || blocks.first().is_some_and(|sent| sent[*at] > 0.0);
     let is_over = |at: &usize| edges.clone().all(|edge| ending[edge][*at] > 0.0 && under_way[edge][*at] == 0.0);
     let never_idle: Vec<Vec<bool>> = edges.clone().map(|edge| busy_looks(&under_way[edge], &blocks[edge])).collect();
     let is_busy = |edge: usize, at: usize| never_idle[edge][at];
     let mut counts: BTreeMap<Waited, usize> = BTreeMap::new();
-    for at in (0..looks).filter(|at| has_begun(at) && !is_over(at)) {
+    for at in (0..looks).filter(|at| tells(at) && !is_over(at)) {
         let full = |edge: &usize| under_way[*edge][at] * 4.0 >= f64::from(credits[*edge]) * 3.0;
         let waited = match edges.clone().rev().find(full) {
             Some(edge) => Waited::FullChannelTo(edge),
@@ -234,8 +239,8 @@ fn section(run: &Run, is_one_of_several: bool) -> PageSection {
         blocks.push(PageBlock::Verbatim(choice.to_string()));
     }
     let on_disk = match run.on_disk {
-        Some(sum) => format!("the disk has {} bytes with the CRC-32 {:08x}", sum.bytes, sum.crc32),
-        None => "the disk was not read back".to_owned(),
+        Some(sum) => format!("the file has {} bytes with the CRC-32 {:08x}", sum.bytes, sum.crc32),
+        None => "the file was not read back".to_owned(),
     };
     let text = format!(
         "{} bytes with the CRC-32 {:08x} were sent; due are {} bytes with the CRC-32 {:08x} ({}); {on_disk}.",

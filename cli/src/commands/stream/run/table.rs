@@ -30,7 +30,7 @@ pub(in crate::commands::stream) fn run(job: &Job, run: &Run) -> String {
     text += &format!("  sent {}, {}; ", units::bytes(run.sent.bytes), crc(run.sent.crc32));
     let on_disk = |amount: fn(u64) -> String| match run.on_disk {
         Some(sum) => format!("on disk {}, {}", amount(sum.bytes), crc(sum.crc32)),
-        None => format!("the sink had {}, {}; the disk was not read", amount(run.due.bytes), crc(run.due.crc32)),
+        None => format!("the sink had {}, {}; the file was not read back", amount(run.due.bytes), crc(run.due.crc32)),
     };
     text += &match (run.verified, &job.to) {
         (Some(true), _) if run.due_from == "replay" => {

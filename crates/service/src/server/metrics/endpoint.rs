@@ -138,6 +138,7 @@ impl Page<'_> {
     fn answer(&mut self, wanted: Wanted) -> Arc<[u8]> {
         match wanted {
             Wanted::Metrics { with_body } => {
+                // The answer counts itself.
                 self.counts.answered += 1;
                 self.metrics(with_body)
             }
@@ -156,7 +157,11 @@ impl Page<'_> {
                 let viewer = if self.shows_clients { Viewer::All } else { Viewer::Nobody };
                 let status = match service_status(self.shared, viewer) {
                     Ok(status) => status,
-                    Err(e) => return refusal(503, "Service Unavailable", &e.to_string()),
+                    Err(e) => {
+                        self.counts.answered -= 1;
+                        self.counts.refused += 1;
+                        return refusal(503, "Service Unavailable", &e.to_string());
+                    }
                 };
                 let mut samples = status.samples();
                 let Counts { answered, refused, cut } = self.counts;
