@@ -69,6 +69,8 @@ pub(crate) struct CommandMetrics<'a> {
     kept: Mutex<Vec<Sample>>,
     /// Whether a part of the work is looked at, which writes the file then.
     looks: AtomicBool,
+    /// Held while the file is written: one moment after the other.
+    writes: Mutex<()>,
     /// Whether it was said that the file cannot be written.
     said: AtomicBool,
 }
@@ -112,7 +114,7 @@ impl<'a> CommandMetrics<'a> {
     fn new(file: Option<&'a SideFile>, command: &'static str, every: Duration) -> CommandMetrics<'a> {
         let (began, began_at) = (Instant::now(), now());
         let (kept, looks, said) = (Mutex::default(), AtomicBool::new(false), AtomicBool::new(false));
-        CommandMetrics { file, command, began, began_at, every, kept, looks, said }
+        CommandMetrics { file, command, began, began_at, every, kept, looks, writes: Mutex::default(), said }
     }
 
     /// Whether a file for them was named.
@@ -174,6 +176,7 @@ impl<'a> CommandMetrics<'a> {
 
     fn write(&self, standing: Standing) -> Result<()> {
         let Some(file) = self.file else { return Ok(()) };
+        let _writes = self.writes.lock();
         let samples = self.samples(standing);
         // Files of several commands may lie in one folder, so the name of each tells them apart. A
         // stream has none.
@@ -203,8 +206,8 @@ impl<'a> CommandMetrics<'a> {
 }
 
 /// The label of a file: its name, without the ending of all files that node_exporter reads. Two
-/// names with it never give one label: a byte that is not of UTF-8 is written as `\xff`, a backslash
-/// as two, and a name that is nothing but the ending as `\.prom`.
+/// names with it never give one label: a byte that is not of UTF-8 is written as `\xff`, a
+/// backslash as two, and a name that is nothing but the ending as `\.prom`.
 fn run_of(name: &OsStr) -> String {
     let name = name.as_bytes();
     if name == b".prom" {
@@ -248,9 +251,7 @@ mod tests {
             assert!(read().contains(&state("running")) && !read().contains("end_timestamp"));
             // Also while nothing is looked at.
             let before = read();
-            while read() == before {
-                std::thread::yield_now();
-            }
+            datapipes_testkit::until("it is written again", || read() != before);
             let runs = AtomicU64::new(0);
             let look = || vec![Sample::new(&vocabulary::SORT_RUNS, runs.load(Relaxed))];
             metrics.during(look, || {

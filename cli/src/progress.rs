@@ -86,6 +86,11 @@ pub(crate) fn during<T>(visible: bool, state: impl Fn() -> State + Send, work: i
     })
 }
 
+/// Does what counts no bytes and can take long, and shows that on a terminal.
+pub(crate) fn syncing<T>(work: impl FnOnce() -> T) -> T {
+    during(wanted(), || State::of("syncing"), work)
+}
+
 /// When the phase that is shown began.
 struct PhaseMeter {
     phase: &'static str,

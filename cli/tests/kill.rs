@@ -90,12 +90,50 @@ fn killed_at_any_moment() {
     assert!(killed >= 12, "only {killed} of 36 sorts were killed");
 }
 
+#[test]
+fn a_second_interrupt_ends_at_once() {
+    let folder = folder();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.args(["demo", "--dir", ".", "--size", "200M"]).current_dir(folder.at());
+    let mut demo = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = demo.id();
+    // It waits for a program that does not end.
+    let mut held = 0;
+    until("it runs another program", || {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        held = children.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+        // Until it has become the other program, whoever starts it waits in the kernel.
+        let words = fs::read(format!("/proc/{held}/cmdline")).unwrap_or_default();
+        let is_other = held > 0 && !words.is_empty() && !words.windows(4).any(|word| word == b"demo");
+        // SAFETY: kill takes no pointer; the process is a child of our child, which waits for it.
+        is_other && unsafe { libc::kill(held, libc::SIGSTOP) } == 0
+    });
+    let interrupt = || {
+        // SAFETY: as above, and the process is our child.
+        assert_eq!(unsafe { libc::kill(pid.cast_signed(), libc::SIGINT) }, 0);
+    };
+    interrupt();
+    // What it passes on waits in the stopped program.
+    until("it has taken the first one", || {
+        let status = fs::read_to_string(format!("/proc/{held}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("ShdPnd:") && !line.ends_with("0000000000000000"))
+    });
+    assert!(demo.try_wait().unwrap().is_none(), "it did not wait");
+    interrupt();
+    let status = bounded("it ends", move || demo.wait()).unwrap();
+    // SAFETY: as above; nobody has waited for it, or it has ended with its parent.
+    unsafe { libc::kill(held, libc::SIGKILL) };
+    assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
+}
+
 /// A loop of a shell goes on unless the program dies of the signal, also where the signal comes
 /// after the output got its name.
 #[test]
 fn a_signal_that_comes_after_the_work_ends_the_program() {
-    if Command::new("strace").arg("-V").output().is_err() {
-        println!("SKIPPED: a_signal_that_comes_after_the_work_ends_the_program: there is no strace to hold a call");
+    if !scene::can_hold_calls() {
+        println!(
+            "SKIPPED: a_signal_that_comes_after_the_work_ends_the_program: strace is not installed, or may not trace"
+        );
         return;
     }
     let folder = folder();

@@ -158,12 +158,41 @@ fn every_page_has_its_parts_and_each_browser_shows_them() {
         fs::read_dir(folder).unwrap().flatten().filter(|f| f.file_name().to_string_lossy().starts_with('.')).count(),
         0
     );
+    pages_of_the_docs_are_as_those_of_today(folder);
     look_in_browser(folder);
 }
 
+/// The headings, notes and captions of a page, without units, which depend on the figures.
+fn words_of(html: &str) -> Vec<String> {
+    let (mut words, mut before) = (Vec::new(), "");
+    for piece in html.split('<').skip(1) {
+        let Some((tag, text)) = piece.split_once('>') else { continue };
+        let name = tag.split(' ').next().unwrap();
+        match name {
+            "h2" => words.push(text.to_owned()),
+            "p" if before == "/h2" => words.push(text.to_owned()),
+            "caption" => words.push(text.rsplit_once(", ").map_or(text, |(words, _)| words).to_owned()),
+            _ => {}
+        }
+        before = name;
+    }
+    words
+}
+
+/// `cargo xtask pictures` makes them again.
+fn pages_of_the_docs_are_as_those_of_today(folder: &Path) {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/seeing");
+    let read = |path: PathBuf| words_of(&fs::read_to_string(path).unwrap());
+    for (shown, made) in [("slow-disk", "sort"), ("starved-merge", "sort"), ("verified-copy", "copy")] {
+        let (shown, made) = (read(docs.join(format!("{shown}.html"))), read(folder.join(format!("{made}.html"))));
+        assert!(made.len() > 10, "{made:?}");
+        assert_eq!(shown, made, "docs/seeing is older than the pages: `cargo xtask pictures` makes it again");
+    }
+}
+
 /// Loads pages in a headless Chromium: no error, no wider than a narrow screen, and a picture wide
-/// and narrow, light and dark. The pictures stay where `DATAPIPES_SCREENSHOTS` says, for a person to
-/// judge.
+/// and narrow, light and dark. The pictures stay where `DATAPIPES_SCREENSHOTS` says, for a person
+/// to judge.
 fn look_in_browser(folder: &Path) {
     let Some(chromium) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| on_path(name))
     else {
@@ -362,9 +391,9 @@ fn the_sentence_names_who_was_waited_for() {
         ("stream --from file:lines --through exec:'sort -r | (sleep 2; cat)' -o out", "into sort"),
         ("stream --from file:lines --through exec:'sleep 2; cat > /dev/null' --block-size 1M -o out", "into sleep"),
         // An origin whose first bytes are late, and most of whose time is before a block is full.
-        ("stream --from - -o out < <(sleep 3; cat few)", "source"),
-        ("stream --from - -o out < <(for n in 1 2 3 4; do cat few; sleep 1; done)", "source"),
-        ("fine stat lines --load 100@stdin --batch 1 --memory 1M < <(sleep 3; seq 0 4096 40960)", "the list of reads"),
+        ("stream --from - -o out < <(sleep 3; cat few)", "source: no channel was full"),
+        ("stream --from - -o out < <(for n in 1 2 3 4; do cat few; sleep 1; done)", "source: no channel was full"),
+        ("fine stat lines --load 100@stdin --batch 1 --memory 2M < <(sleep 3; seq 0 4096 40960)", "the list of reads"),
         // A named pipe whose writer is late.
         ("sort <(sleep 3; cat few) -o out", "the other program, which writes the input"),
         ("sort few <(sleep 3; cat few) -o out", "which writes the input"),

@@ -173,8 +173,12 @@ fn a_sort_that_runs_tells_its_bytes_by_role() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut writer = std::fs::File::options().write(true).open(folder.path("pipe")).unwrap();
-    std::io::Write::write_all(&mut writer, &b"b\na\n".repeat(100_000)).unwrap();
+    let fifo = folder.path("pipe");
+    let writer = datapipes_testkit::bounded("the sort reads", move || {
+        let mut writer = std::fs::File::options().write(true).open(fifo).unwrap();
+        std::io::Write::write_all(&mut writer, &b"b\na\n".repeat(100_000)).unwrap();
+        writer
+    });
     let read = || std::fs::read_to_string(folder.path("m.prom")).unwrap_or_default();
     let role = |role: &str| format!("datapipes_pipe_bytes_total{{product=\"sort\",pipe=\"{role}\",run=\"m\"}}");
     // The file is written again after ten seconds.

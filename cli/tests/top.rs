@@ -124,11 +124,21 @@ impl Drop for Working {
 #[test]
 fn every_command_that_moves_bytes_is_seen() {
     let folder = folder();
+    // A hole, which takes no room.
     std::fs::File::create(folder.path("large")).unwrap().set_len(1 << 40).unwrap();
+    let fifo = folder.path("slow");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    // Until its reader is gone.
+    let writer = std::thread::spawn(move || {
+        let mut pipe = std::fs::File::options().write(true).open(fifo).unwrap();
+        while std::io::Write::write_all(&mut pipe, &b"line\n".repeat(1000)).is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
     std::fs::write(folder.path("some"), vec![7; 4 << 20]).unwrap();
     for (arguments, program, kind, name, figure) in [
         (&["copy", "large", "dram:4M"][..], "dpipe copy", "pipe", "pipe copy ", "bytes_per_second"),
-        (&["sort", "large", "-o", "sorted"][..], "dpipe sort", "pipe", "sort input", "bytes_per_second"),
+        (&["sort", "slow", "-o", "sorted"][..], "dpipe sort", "pipe", "sort input", "bytes_per_second"),
         (
             &["fine", "stat", "some", "--memory", "2M", "--reads", "4000000000"][..],
             "dpipe fine stat",
@@ -159,6 +169,7 @@ fn every_command_that_moves_bytes_is_seen() {
         });
         assert_eq!(seen["troubles"].as_array().unwrap().len(), 0, "{seen:#}");
     }
+    writer.join().unwrap();
 }
 
 #[test]

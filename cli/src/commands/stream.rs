@@ -92,7 +92,7 @@ started and left running is ended with it, except what changed its user. Two pro
 that, and one of them is enough; if both are killed, what the shell started stays.
 
 Verified means: this command read the origin once more, applied the transforms to it, and found
-the bytes read back from the disk to be the same. An origin that can be read only once (tcp:, a
+the bytes read back from the file to be the same. An origin that can be read only once (tcp:, a
 named pipe, -) and a program that can run only once (exec:) are not verified behind a transform
 that changes bytes: the disk is compared with what the sink received, and the report says so. With
 --output - nothing can be read back, the report goes to the standard error, and what fails under

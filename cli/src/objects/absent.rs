@@ -52,6 +52,10 @@ impl ObjectAccess {
 }
 
 impl AnyObject {
+    pub(crate) fn came(&self) -> (u64, u64) {
+        match *self {}
+    }
+
     pub(crate) fn len(&self) -> u64 {
         match *self {}
     }

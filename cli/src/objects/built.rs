@@ -136,6 +136,12 @@ impl AnyObject {
         notes
     }
 
+    /// Bytes that came from the server, and requests to it.
+    pub(crate) fn came(&self) -> (u64, u64) {
+        let report = self.0.report();
+        (report.received_bytes, report.requests)
+    }
+
     /// What was asked of the server, in a line.
     pub(crate) fn report(&self) -> String {
         let r = self.0.report();

@@ -125,7 +125,8 @@ fn wait(child: &mut Child) -> Result<(libc::c_int, libc::rusage)> {
         if got < 0 && error.raw_os_error() != Some(libc::EINTR) {
             return Err(Error::io("wait for", error, format!("process {pid}")));
         }
-        if signals::arrived() && !told {
+        // A child that is asked twice ends at once, without undoing anything.
+        if signals::arrived() && !told && !signals::is_of_terminal() {
             told = true;
             // SAFETY: as above, the id is that of our child.
             unsafe { libc::kill(pid, libc::SIGTERM) };

@@ -16,6 +16,8 @@ use datapipes_sort::Control;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+/// Whether the first one that arrived is the terminal's, which sends it to all programs there.
+static IS_OF_TERMINAL: AtomicBool = AtomicBool::new(false);
 /// The signal that arrived, 0 for none.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 static WORK: OnceLock<Control> = OnceLock::new();
@@ -78,9 +80,12 @@ pub(crate) fn outlive() {
     ENDING.into_iter().for_each(|signal| install(signal, nothing, false));
 }
 
+/// A handler that is told who sent the signal.
+type SignalHandler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
 /// Installs a handler of this module. A signal that the parent chose to ignore stays ignored,
 /// unless `even_ignored`.
-fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), even_ignored: bool) {
+fn install(signal: libc::c_int, handler: SignalHandler, even_ignored: bool) {
     // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set; the
     // handlers of this module only touch atomics and call what may be called in one (see there).
     unsafe {
@@ -91,6 +96,7 @@ fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int), even_ignore
         }
         let mut new: libc::sigaction = std::mem::zeroed();
         new.sa_sigaction = handler as libc::sighandler_t;
+        new.sa_flags = libc::SA_SIGINFO;
         libc::sigemptyset(&mut new.sa_mask);
         libc::sigaction(signal, &new, std::ptr::null_mut());
     }
@@ -105,7 +111,7 @@ pub(crate) fn catch_stop() {
     install(libc::SIGTSTP, note_stop, false);
 }
 
-extern "C" fn note_stop(_signal: libc::c_int) {
+extern "C" fn note_stop(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     STOP_IS_ASKED.store(true, SeqCst);
 }
 
@@ -114,10 +120,13 @@ pub(crate) fn stop_is_asked() -> bool {
     STOP_IS_ASKED.swap(false, SeqCst)
 }
 
-extern "C" fn nothing(_signal: libc::c_int) {}
+extern "C" fn nothing(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
 
-extern "C" fn handle(signal: libc::c_int) {
+extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let first = ARRIVED.compare_exchange(0, signal, SeqCst, SeqCst).is_ok();
+    // SAFETY: the kernel gives a handler with SA_SIGINFO a valid structure for as long as it runs.
+    let is_of_terminal = unsafe { info.as_ref() }.is_some_and(|info| info.si_code == libc::SI_KERNEL);
+    IS_OF_TERMINAL.fetch_or(first && is_of_terminal, SeqCst);
     if let Some(control) = WORK.get() {
         control.stop();
     }
@@ -185,6 +194,12 @@ fn wake() {
 
 /// What a signal leaves as it was, or does not, in words: for whoever presses Ctrl-C.
 static UNDONE: Mutex<String> = Mutex::new(String::new());
+
+/// Whether the signal that arrived was sent by the terminal, and so to what this process has
+/// started as well.
+pub(crate) fn is_of_terminal() -> bool {
+    IS_OF_TERMINAL.load(SeqCst)
+}
 
 /// Says what will have been undone when a signal has stopped the work.
 pub(crate) fn undo_says(words: impl Into<String>) {

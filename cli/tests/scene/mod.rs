@@ -22,6 +22,12 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether calls of the kernel can be held: strace is installed and may trace.
+pub(crate) fn can_hold_calls() -> bool {
+    let traced = std::process::Command::new("strace").args(["-o", "/dev/null", "true"]).output();
+    traced.is_ok_and(|output| output.status.success())
+}
+
 /// Whether a program can be started by its name.
 pub(crate) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -14,8 +14,8 @@ use crate::vocabulary;
 /// Counters of things and bytes are counters there, and hold the sum. Counters of seconds are
 /// gauges, because the facade's counters are whole numbers. Of a histogram each publication records
 /// the times since the one before, at the longest time of their bucket. What is absent is not
-/// published. A publisher is the one that publishes its samples; two would record times twice, and so
-/// does one that publishes a sample less often than once in a hundred publications.
+/// published. A publisher is the one that publishes its samples; two would record times twice, and
+/// so does one that publishes a sample less often than once in a hundred publications.
 ///
 /// ```
 /// use datapipes_metrics::{FacadePublisher, Sample, vocabulary};
@@ -34,7 +34,7 @@ pub struct FacadePublisher {
 
 /// For so many publications a histogram is remembered that is published no more. Labels such as the
 /// number of a client are new again and again.
-const KEPT: u64 = 100;
+const MAX_ABSENT: u64 = 100;
 
 const METADATA: Metadata<'static> = Metadata::new("datapipes", Level::INFO, None);
 
@@ -58,7 +58,7 @@ impl FacadePublisher {
     pub fn publish(&mut self, samples: &[Sample]) {
         self.publications += 1;
         let now = self.publications;
-        self.recorded.retain(|_, (last, _)| now - *last <= KEPT);
+        self.recorded.retain(|_, (last, _)| now - *last <= MAX_ABSENT);
         for sample in samples {
             let measurement = sample.measurement();
             let labels =

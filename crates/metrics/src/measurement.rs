@@ -153,7 +153,7 @@ impl Label {
                  placement (`distributed resource-side 1`)"
             }
             Label::Route => "The primitives of a route, in order",
-            Label::Step => "The step of a route, from 1; a product that tells only primitives has none",
+            Label::Step => "The step of a route, from 1; the pipes of a sort have none",
             Label::Primitive => "The primitive",
             Label::Class => "The priority class",
             Label::Outcome => {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_core::{Error, ErrorKind, Pipe, Result, Span, Transfer};
 
 use crate::report::SpacePlan;
 use crate::waits::{SortWait, SortWaitGuard, SortWaits};
@@ -56,6 +56,13 @@ impl Control {
     /// Notes that this thread waits from here on, until what is returned is dropped.
     pub(crate) fn waits_for(&self, what: SortWait) -> SortWaitGuard<'_> {
         self.progress.waits.begin(what, 1)
+    }
+
+    /// Starts a read. Where the route has no queue, the read is done when it has started, so that
+    /// is a wait.
+    pub(crate) fn start_read(&self, what: SortWait, pipe: &Pipe, span: Span) -> Result<Transfer> {
+        let _waits = (!pipe.is_queued()).then(|| self.waits_for(what));
+        pipe.start(span)
     }
 
     /// Returns `Interrupted` if the sort was asked to stop.

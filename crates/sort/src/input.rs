@@ -527,7 +527,10 @@ impl<'a> InputReader<'a> {
                 let len = (*to - *from).min(max as u64);
                 let transfer = match len {
                     0 => None,
-                    _ => Some(pipe.start(Span { source: *from, target: at as u64, len })?),
+                    _ => {
+                        let span = Span { source: *from, target: at as u64, len };
+                        Some(self.control.start_read(SortWait::Input, pipe, span)?)
+                    }
                 };
                 *from += len;
                 let ends_source = *from == *to;

@@ -172,7 +172,9 @@ impl<L: Layout> Engine<'_, L> {
                 let start = |offset: u64, half: usize| {
                     let len = (to - offset).min(chunk as u64);
                     let span = Span { source: offset, target: (at + half * chunk) as u64, len };
-                    pipe.start(span).map(|transfer| (transfer, offset, len as usize))
+                    self.control
+                        .start_read(SortWait::Input, &pipe, span)
+                        .map(|transfer| (transfer, offset, len as usize))
                 };
                 // Reads are aligned, so the first may include bytes before the first record.
                 let first = from - from % ALIGN;

@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
             // A block that is a whole part is sent from where it is.
             let extent = extent(object.part_bytes().map_or(BLOCK, |part| part.clamp(BLOCK, MAX_BLOCK)), true);
             progress::during(progress::wanted(), state, || write(&machine, &source, &object, extent, &done))?;
-            object.publish(bytes)?;
+            progress::syncing(|| object.publish(bytes))?;
             asked = Some(object.report());
         }
         None => {
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
             draft.ssd().preallocate(bytes)?;
             let extent = extent(BLOCK, false);
             progress::during(progress::wanted(), state, || write(&machine, &source, draft.ssd(), extent, &done))?;
-            files::publish(draft, bytes)?;
+            progress::syncing(|| files::publish(draft, bytes))?;
         }
     }
     let seconds = started.elapsed().as_secs_f64();

@@ -22,7 +22,7 @@ use crate::system::files;
 use crate::system::side_files::{CommandPlaces, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 use objects::checkpoints;
-use shown::{shown, watched};
+use shown::{CheckpointPhase, shown, watched};
 
 const CHECKPOINT: Ending = Ending {
     notes: "\
@@ -220,8 +220,9 @@ fn save(args: &Save) -> Result<SavedCheckpoint> {
     }
     let named: Vec<(&str, &Dram)> = regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect();
     let store = checkpoints(&machine, &args.dir)?;
-    let saved =
-        watched("saving", |watch| store.save(&named, &SaveOptions::default().keep(args.keep).mode(mode), watch))?;
+    let saved = watched(CheckpointPhase::SAVING, |watch| {
+        store.save(&named, &SaveOptions::default().keep(args.keep).mode(mode), watch)
+    })?;
     if args.json {
         print_json(&saved)?;
     } else {
@@ -282,7 +283,7 @@ fn restore(args: &Restore) -> Result<CommandStatus> {
     let store = checkpoints(&machine, &args.dir)?;
     let since = Instant::now();
     let fallback = if args.fallback { Fallback::Older } else { Fallback::Refuse };
-    let (number, regions, skipped) = watched("restoring", |watch| match args.number {
+    let (number, regions, skipped) = watched(CheckpointPhase::RESTORING, |watch| match args.number {
         Some(number) => store.open(number)?.restore(watch).map(|regions| (number, regions, Vec::new())),
         None => store.restore_latest(fallback, watch).map(|r| (r.number, r.regions, r.skipped)),
     })?;
@@ -410,7 +411,7 @@ fn verify(args: &Verify) -> Result<CommandStatus> {
     for number in numbers {
         let check = |c: Checkpoint| {
             let bytes = c.manifest().bytes();
-            watched("checking", |watch| c.verify(watch)).map(|()| bytes)
+            watched(CheckpointPhase::CHECKING, |watch| c.verify(watch)).map(|()| bytes)
         };
         let (bytes, damage) = match store.open(number).and_then(check) {
             Ok(bytes) => (bytes, None),

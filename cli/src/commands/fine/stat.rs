@@ -152,19 +152,19 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
     let mut done = Vec::new();
     for (number, file) in args.files.iter().enumerate() {
         let config = CacheOptions::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
-        let (fine, object) = open(file, config)?;
+        let cache = open(file, config)?;
+        let fine = &cache.fine;
         let file_bytes = fine.len_bytes();
         let timed = timed_of(args);
-        let listed_ns = AtomicU64::new(0);
-        let listed = &listed_ns;
-        let mut course =
-            Course { args, fine: &fine, timed, listed, samples: Vec::new(), shown: Instant::now(), reads: 0 };
+        let clock = ThreadClock::of_this_thread();
+        let listed = ListClock { clock: &clock, ns: AtomicU64::new(0) };
+        let (samples, now) = (Vec::new(), Instant::now());
+        let mut course = Course { args, cache: &cache, timed, listed: &listed, samples, shown: now, reads: 0 };
         fine.measure_latencies(timed == Some(1));
         let started = Instant::now();
         let mut begins = Vec::new();
         let mut page_marks = Vec::new();
         let columns = page_file.is_some().then(page::columns);
-        let clock = ThreadClock::of_this_thread();
         // What the thread did before belongs to other files.
         let before = clock.read();
         let read_all = || {
@@ -174,9 +174,9 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
                 course.run(phase, file_bytes)
             })
         };
-        let samples = || continued(&done, fine.metrics().samples());
+        let samples = || continued(&done, cache.metrics().samples());
         let work = || told.during(samples, || offering::during("dpipe fine stat", samples, read_all));
-        let (outcome, recording) = record(columns, || page::values(&fine, &listed_ns, &clock, before), work);
+        let (outcome, recording) = record(columns, || page::values(&cache.metrics(), &listed.ns, &clock, before), work);
         outcome?;
         course.clear_line();
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
@@ -188,12 +188,12 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
             save(to, &picture)?;
         }
         if let (Some(to), 0) = (&asked.plot_memory, number) {
-            save(to, &memory::svg(&fine.metrics(), args.memory, reads))?;
+            save(to, &memory::svg(&cache.metrics(), args.memory, reads))?;
         }
-        done = continued(&done, fine.metrics().samples());
+        done = continued(&done, cache.metrics().samples());
         let file = shown(&file.to_string_lossy());
-        let (metrics, mut explain) = (fine.metrics(), fine.explain());
-        if let Some(object) = object {
+        let (metrics, mut explain) = (cache.metrics(), fine.explain());
+        if let Some(object) = &cache.object {
             explain = format!("{explain}\n{}", object.report());
         }
         let (reads_per_second, rejected) = (reads as f64 / seconds, fine.rejected_ways());
@@ -213,18 +213,36 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
     Ok(CommandStatus::Good)
 }
 
-/// A cache over a file or an object; the object too, which says what was asked of its server.
-fn open(file: &Path, mut config: CacheOptions) -> Result<(FineGrained, Option<AnyObject>)> {
+/// A cache over a file or an object.
+struct OpenCache {
+    fine: FineGrained,
+    /// It says what was asked of its server.
+    object: Option<AnyObject>,
+}
+
+impl OpenCache {
+    /// What the cache counted. Of an object, what its server sent counts as what the device moved:
+    /// that is whole units, of which the cache sees the bytes that it asked for.
+    fn metrics(&self) -> Metrics {
+        let mut metrics = self.fine.metrics();
+        if let Some(object) = &self.object {
+            (metrics.device_bytes, metrics.device_reads) = object.came();
+        }
+        metrics
+    }
+}
+
+fn open(file: &Path, mut config: CacheOptions) -> Result<OpenCache> {
     if let Some(address) = file.to_str().filter(|name| is_object(name)) {
         let object = ObjectAccess::new()?.open(address)?;
-        return Ok((FineGrained::over_place(&object, config)?, Some(object)));
+        return Ok(OpenCache { fine: FineGrained::over_place(&object, config)?, object: Some(object) });
     }
     let ssd = Ssd::open(file)?;
     if ssd.file().is_block_device() {
         // Nobody gets the bytes, so it does not matter who changes them.
         config.outside = ExternalChanges::Never;
     }
-    Ok((FineGrained::over(&ssd, config)?, None))
+    Ok(OpenCache { fine: FineGrained::over(&ssd, config)?, object: None })
 }
 
 fn text(o: &Outcome) -> String {
@@ -252,14 +270,31 @@ fn timed_of(args: &Args) -> Option<u64> {
     }
 }
 
+/// How long the reading thread was asleep because another program, which lists the reads, had none.
+struct ListClock<'a> {
+    clock: &'a ThreadClock,
+    ns: AtomicU64,
+}
+
+impl ListClock<'_> {
+    /// Now, and how long the thread was on a core or waited for one.
+    fn asks(&self) -> (Instant, f64) {
+        (Instant::now(), self.clock.read().iter().sum())
+    }
+
+    fn has(&self, (asked, awake): (Instant, f64)) {
+        let asleep = asked.elapsed().as_secs_f64() - (self.clock.read().iter().sum::<f64>() - awake);
+        self.ns.fetch_add((asleep.max(0.0) * 1e9) as u64, Relaxed);
+    }
+}
+
 /// A load that runs.
 struct Course<'a> {
     args: &'a Args,
-    fine: &'a FineGrained,
+    cache: &'a OpenCache,
     /// Of how many calls one is timed.
     timed: Option<u64>,
-    /// Nanoseconds for which a list of reads from another program was read.
-    listed: &'a AtomicU64,
+    listed: &'a ListClock<'a>,
     samples: Vec<Sample>,
     shown: Instant,
     reads: u64,
@@ -274,18 +309,19 @@ impl Course<'_> {
         let mut requests = phase.requests(file_bytes, expected, self.args.seed)?;
         let (started, every) = (Instant::now(), (expected / SAMPLES).max(1));
         let (mut done, mut sampled) = (0, 0);
-        let mut before = self.fine.metrics();
+        let mut before = self.cache.metrics();
         let (mut ranges, mut out) = (Vec::new(), Vec::new());
         while done < most && end.is_none_or(|end| started.elapsed() < end) {
             ranges.clear();
-            let asks = phase.is_listed().then(Instant::now);
+            let is_listed = self.args.report_page.report_html.is_some() && phase.is_listed();
+            let asks = is_listed.then(|| self.listed.asks());
             let batch = (self.args.batch.max(1) as u64).min(most - done) as usize;
             for read in requests.by_ref().take(batch) {
                 let read = read?;
                 ranges.push((read.offset, read.len as usize));
             }
             if let Some(asked) = asks {
-                self.listed.fetch_add(u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX), Relaxed);
+                self.listed.has(asked);
             }
             if ranges.is_empty() {
                 break;
@@ -293,13 +329,18 @@ impl Course<'_> {
             out.resize(ranges.iter().map(|r| r.1).sum(), 0);
             match ranges[..] {
                 [(offset, _)] => self.read(offset, &mut out)?,
-                _ => self.fine.gather_ranges(&ranges, &mut out).and_then(datapipes_cache::Gathered::all).map(|_| ())?,
+                _ => self
+                    .cache
+                    .fine
+                    .gather_ranges(&ranges, &mut out)
+                    .and_then(datapipes_cache::Gathered::all)
+                    .map(|_| ())?,
             }
             done += ranges.len() as u64;
             self.reads += ranges.len() as u64;
             if self.args.plot.is_some() && done - sampled >= every {
                 sampled = done;
-                let now = self.fine.metrics();
+                let now = self.cache.metrics();
                 self.samples.push(sample(self.reads, &before, &now));
                 before = now;
             }
@@ -313,12 +354,12 @@ impl Course<'_> {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self.timed {
             Some(every) if every > 1 && self.reads.is_multiple_of(every) => {
-                self.fine.measure_latencies(true);
-                let read = self.fine.read(offset, out);
-                self.fine.measure_latencies(false);
+                self.cache.fine.measure_latencies(true);
+                let read = self.cache.fine.read(offset, out);
+                self.cache.fine.measure_latencies(false);
                 read
             }
-            _ => self.fine.read(offset, out),
+            _ => self.cache.fine.read(offset, out),
         }
     }
 
@@ -328,7 +369,7 @@ impl Course<'_> {
             return;
         }
         self.shown = Instant::now();
-        let m = self.fine.metrics();
+        let m = self.cache.metrics();
         let rate = done as f64 / started.elapsed().as_secs_f64();
         let line = format!(
             "{phase}: {done} reads, {rate:.0} a second, {:.1}% hits, {:.2} bytes moved a byte, {} items",
@@ -336,7 +377,7 @@ impl Course<'_> {
             m.amplification(),
             m.items
         );
-        draw(&format!("\r{}\x1b[K", columns::cut(&line, progress::width())));
+        draw(&format!("\r{}\x1b[K", columns::shortened(&line, progress::width())));
     }
 
     fn clear_line(&self) {

@@ -152,8 +152,8 @@ fn add(figures: &mut Figures, field: Field, labels: &Value, sample: &Value) {
     }
 }
 
-/// Whether a sample is of the last step of a route, or of none. Each step moves the same bytes; those
-/// of the last one have arrived.
+/// Whether a sample is of the last step of a route, or of none. Each step moves the same bytes;
+/// those of the last one have arrived.
 fn is_of_last_step(labels: &Value) -> bool {
     let (Some(route), Some(step)) = (labels["route"].as_str(), labels["step"].as_str()) else { return true };
     step.parse() == Ok(route.split(" > ").count())

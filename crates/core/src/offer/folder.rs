@@ -58,8 +58,8 @@ impl Folder {
         Ok(Folder { path, fd })
     }
 
-    /// Makes a new, empty page for this process, which holds it by a lock as long as it has it open.
-    /// Returns its name, too.
+    /// Makes a new, empty page for this process, which holds it by a lock as long as it has it
+    /// open. Returns its name, too.
     pub(super) fn new_page(&self, owner: PageOwner) -> Result<(OwnedFd, String)> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for nth in 0..100 {
@@ -146,9 +146,11 @@ impl Folder {
     }
 }
 
-/// Whether no process holds a page, wherever it runs: the kernel lets go of it with its process.
+/// Whether no process holds a page that still has its name, wherever it runs: the kernel lets go of
+/// it with its process. One that lives removes the name first, and may give it to another page.
 fn is_free(file: &OwnedFd) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0)
 }
 
 /// The folder of this user.

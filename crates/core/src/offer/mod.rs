@@ -17,9 +17,9 @@
 //! * A page is read by `pread` into memory of the reader, never mapped: whoever truncates it cannot
 //!   end the reader. Pages are data of strangers to the reader: their lengths, owners and text are
 //!   checked, and a bad one is shown as such.
-//! * A page belongs to the process that its name and its header say, which holds a lock of the file.
-//!   When that process is gone, in whatever container it ran, the next reader removes the page. A
-//!   child made by `fork` has no page until it makes one, and leaves its parent's alone.
+//! * A page belongs to the process that its name and its header say, which holds a lock of it. When
+//!   that process is gone, in whatever container it ran, the next reader removes the page. A child
+//!   made by `fork` has no page until it makes one, and leaves its parent's alone.
 //!
 //! Rejected: a page in every process (a thread and a file that nobody asked for), a socket (the
 //! process would have to answer while it is stuck, which is when people look), and a mapped file

@@ -380,6 +380,13 @@ impl Pipe {
         self.share.as_ref().map(|share| share.lend()).transpose()
     }
 
+    /// Whether the route has a queue, so that a transfer that is started ([`start`](Self::start))
+    /// goes on by itself. Without one, as by `pread`, the thread that starts it carries it out. A
+    /// staging has none of its own: its places have routes.
+    pub fn is_queued(&self) -> bool {
+        matches!(self.body, Body::Queued(_))
+    }
+
     /// Whether all loads and stores of a transfer are those of the thread that calls `transfer`.
     pub(crate) fn is_carried_out_by_caller(&self) -> bool {
         // Pages of a file come by the disk, and a place that reads itself has threads of its own.

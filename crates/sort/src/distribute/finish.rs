@@ -282,7 +282,8 @@ impl<L: Layout> Engine<'_, L> {
             if bucket.counted {
                 return Ok(Some((index, None)));
             }
-            let loading = Loading::start(&lanes.pipe, portion, bucket, (shape.block, shape.extent), at)?;
+            let loading =
+                Loading::start((&lanes.pipe, self.control), portion, bucket, (shape.block, shape.extent), at)?;
             Ok(Some((index, Some(loading))))
         };
         let mut lease = self.memory.range(start, entries_len)?.lease_mut()?;

@@ -41,7 +41,7 @@ struct Blocks {
 impl<'a> Loading<'a> {
     /// Starts to read a portion to offset `at` of the memory.
     pub(super) fn start(
-        pipe: &Pipe,
+        (pipe, control): (&Pipe, &Control),
         portion: &'a Portion,
         bucket: &'a Bucket,
         (block, extent): (usize, u64),
@@ -59,7 +59,8 @@ impl<'a> Loading<'a> {
                 let target = (at + blocks.at) as u64 + done;
                 // What is behind the last record of a stripe was written as zeros.
                 let len = len.next_multiple_of(ALIGN as u64);
-                loading.coming.push_back(pipe.start(Span { source, target, len })?);
+                let span = Span { source, target, len };
+                loading.coming.push_back(control.start_read(SortWait::Runs, pipe, span)?);
                 done += len;
             }
         }

@@ -158,7 +158,7 @@ impl<'a> StripeReader<'a> {
     /// Returns the next whole records, and how many bytes were read for them. The records before
     /// them must have been given back. `None` is the end.
     pub(crate) fn next(&mut self, control: &Control) -> Result<Option<(Lease, u64)>> {
-        self.ask()?;
+        self.ask(control)?;
         let Some(Coming { transfer, chunk, len }) = self.coming.pop_front() else {
             return match self.begun.len() {
                 0 => Ok(None),
@@ -193,7 +193,7 @@ impl<'a> StripeReader<'a> {
     }
 
     /// Asks for chunks while there is room for them. One is left for the records handed out.
-    fn ask(&mut self) -> Result<()> {
+    fn ask(&mut self, control: &Control) -> Result<()> {
         while self.coming.len() + 1 < self.chunks.count {
             let Some(range) = self.ranges.front_mut() else { return Ok(()) };
             if self.connected != Some(range.source) {
@@ -211,7 +211,8 @@ impl<'a> StripeReader<'a> {
             }
             let chunk = self.turn;
             self.turn = (self.turn + 1) % self.chunks.count;
-            let transfer = pipe.start(Span { source, target: self.place(chunk) as u64, len })?;
+            let span = Span { source, target: self.place(chunk) as u64, len };
+            let transfer = control.start_read(SortWait::Records, pipe, span)?;
             self.coming.push_back(Coming { transfer, chunk, len: len as usize });
         }
         Ok(())

@@ -148,7 +148,11 @@ impl SortedNumbers {
             // run.
             let rounded = now.next_multiple_of(ALIGN as u64);
             let source = self.arena.memory().at() as u64 + at;
-            flying.push_back((pipe.start(Span { source, target: base + at, len: rounded })?, now));
+            let span = Span { source, target: base + at, len: rounded };
+            // To start a write may be to wait for it, as in `BlockPool::write`.
+            let waits = (!pipe.is_queued()).then(|| control.waits_for(SortWait::Spill));
+            flying.push_back((pipe.start(span)?, now));
+            drop(waits);
             at += now;
         }
         Ok(facts)

@@ -726,7 +726,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         if len == 0 {
             return Err(no_frame(next));
         }
-        let transfer = pipe.start(span)?;
+        let transfer = self.start(pipe, span)?;
         self.pending_read = Some(PendingRead { transfer, buffer, len, offset: self.next, begun: None });
         self.next = next;
         Ok(())
@@ -752,6 +752,13 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         self.memory.range(self.buffers.at, len)?.lease()
     }
 
+    fn start(&self, pipe: &Pipe, span: Span) -> Result<Transfer> {
+        match self.control {
+            Some(control) => control.start_read(SortWait::Runs, pipe, span),
+            None => pipe.start(span),
+        }
+    }
+
     /// Starts to fill the buffer whose turn it is.
     fn read_ahead(&mut self) -> Result<()> {
         let pipe = match &self.way {
@@ -770,7 +777,7 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         let stop = (self.next + most.min(self.buffers.size as u64)).min(self.stop);
         let buffer = self.buffers.at + self.turn * self.buffers.size;
         let (len, begun) = (stop - self.next, self.limit.as_ref().map(InFlightLimit::begin));
-        let transfer = pipe.start(Span { source: self.next, target: buffer as u64, len })?;
+        let transfer = self.start(pipe, Span { source: self.next, target: buffer as u64, len })?;
         self.pending_read = Some(PendingRead { transfer, buffer, len: len as usize, offset: self.next, begun });
         self.next = stop;
         self.turn ^= 1;

@@ -50,12 +50,12 @@ pub(super) struct CopiedBytes<'a> {
 /// Makes the target durable, compares it where that was asked for, and gives it its name.
 pub(super) fn complete(copied: &CopiedBytes<'_>, target: Target) -> Result<Ended> {
     let started = Instant::now();
-    syncing(|| target.place.sync())?;
+    progress::syncing(|| target.place.sync())?;
     let mut objects = Vec::new();
     if let AnyLocator::Object(object) = &target.place {
         // What was stopped meanwhile is not made visible.
         signals::check("copy")?;
-        syncing(|| object.publish(copied.len))?;
+        progress::syncing(|| object.publish(copied.len))?;
         objects.push(object.report());
     }
     if let AnyLocator::Object(object) = copied.source {
@@ -77,18 +77,13 @@ pub(super) fn complete(copied: &CopiedBytes<'_>, target: Target) -> Result<Ended
     {
         let path = draft.path().to_path_buf();
         // Where the bytes were copied into the file that was there, what counts is what it has.
-        if syncing(|| files::publish(draft, copied.len))? && copied.is_to_be_compared {
+        if progress::syncing(|| files::publish(draft, copied.len))? && copied.is_to_be_compared {
             let written = AnyLocator::Ssd(Ssd::open(path)?);
             verified = Some(equal(copied, &written)?);
         }
     }
     let verify_seconds = if copied.is_to_be_compared { started.elapsed().as_secs_f64() } else { 0.0 };
     Ok(Ended { sync_seconds, verified, verify_seconds, is_object, objects, ..Ended::default() })
-}
-
-/// Does what counts no bytes and can take long, and shows that on a terminal.
-fn syncing<T>(work: impl FnOnce() -> T) -> T {
-    progress::during(progress::wanted(), || State::of("syncing"), work)
 }
 
 /// Whether both ends have the same bytes; a line says where they do not. `compared` counts bytes.

@@ -12,7 +12,7 @@ use datapipes_durable::checkpoint::{CheckpointProgress, Checkpoints, SaveOptions
 use datapipes_picture::page::{HtmlPage, PageBlock, PageCheck, PageSection, Tone};
 use serde::Serialize;
 
-use super::shown::{shown, watched};
+use super::shown::{CheckpointPhase, shown, watched};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{parse_count, parse_size};
 use crate::metrics_file::CommandMetrics;
@@ -99,12 +99,12 @@ pub(crate) fn run(args: &Args, metrics: &CommandMetrics<'_>, side_file: Option<S
     };
     let work = || -> Result<(SavedCheckpoint, [f64; 3])> {
         let cpu = child::own_cpu_seconds();
-        let saved = watched("saving", |watch| {
+        let saved = watched(CheckpointPhase { later: args.size, ..CheckpointPhase::SAVING }, |watch| {
             store.save(&borrowed(&sources), &SaveOptions::default(), &mut |p| noting(SAVED, watch, p))
         })?;
         let save_cpu_seconds = child::own_cpu_seconds() - cpu;
         let (since, cpu) = (Instant::now(), child::own_cpu_seconds());
-        watched("restoring", |watch| {
+        watched(CheckpointPhase::RESTORING, |watch| {
             store.open(saved.number)?.restore_into(&borrowed(&into), &mut |p| noting(RESTORED, watch, p))
         })?;
         let restore_cpu_seconds = child::own_cpu_seconds() - cpu;

@@ -10,13 +10,34 @@ use crate::outcome::harmless;
 use crate::progress::{self, State};
 use crate::system::signals;
 
+/// What is done with a checkpoint.
+#[derive(Clone, Copy)]
+pub(super) struct CheckpointPhase {
+    pub(super) name: &'static str,
+    /// Whether a sync follows when all bytes are done.
+    pub(super) is_synced: bool,
+    /// Bytes of a phase that follows.
+    pub(super) later: u64,
+}
+
+impl CheckpointPhase {
+    pub(super) const CHECKING: CheckpointPhase = CheckpointPhase { name: "checking", is_synced: false, later: 0 };
+    pub(super) const RESTORING: CheckpointPhase = CheckpointPhase { name: "restoring", is_synced: false, later: 0 };
+    pub(super) const SAVING: CheckpointPhase = CheckpointPhase { name: "saving", is_synced: true, later: 0 };
+}
+
 /// Does work that reports its progress, with a bar where somebody watches, until a signal stops it.
 pub(super) fn watched<T>(
-    phase: &'static str,
+    phase: CheckpointPhase,
     work: impl FnOnce(&mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>) -> T,
 ) -> T {
     let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
-    let state = || State { phase, done: done.load(Relaxed), total: total.load(Relaxed), later: 0 };
+    let state = || {
+        let (done, total) = (done.load(Relaxed), total.load(Relaxed));
+        let CheckpointPhase { name, is_synced, later } = phase;
+        let is_done = total > 0 && done >= total;
+        if is_synced && is_done { State::of("syncing") } else { State { phase: name, done, total, later } }
+    };
     progress::during(progress::wanted(), state, || {
         work(&mut |p| {
             done.store(p.done, Relaxed);

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapipes::metrics::CourseColumn;
+use datapipes_cache::Metrics;
 use datapipes_cache::engine::RejectedWay;
-use datapipes_cache::{FineGrained, Metrics};
 use datapipes_picture::page::{
     BarList, HtmlPage, PageBlock, PageCheck, PageSection, PageTable, TimelineChart, TimelineForm, TimelineSeries,
 };
@@ -36,8 +36,7 @@ pub(super) fn columns() -> Vec<CourseColumn> {
 }
 
 /// The present values; of the thread's times those since `before`.
-pub(super) fn values(fine: &FineGrained, listed_ns: &AtomicU64, clock: &ThreadClock, before: [f64; 2]) -> Vec<f64> {
-    let m: Metrics = fine.metrics();
+pub(super) fn values(m: &Metrics, listed_ns: &AtomicU64, clock: &ThreadClock, before: [f64; 2]) -> Vec<f64> {
     let bytes = [m.reads, m.hits, m.asked_bytes, m.device_bytes].map(|n| n as f64);
     let [on_core, queued] = clock.read();
     let times = [on_core - before[0], queued - before[1], listed_ns.load(Relaxed) as f64 / 1e9];

@@ -61,6 +61,9 @@ struct ThreadSeconds {
     /// The part of it in which threads had no part in the work, because others did it alone.
     idle: f64,
     waits: Vec<(SortWait, f64)>,
+    /// The waits for copies from and to files in memory. The kernel's threads make them, on cores
+    /// or in the queues for them.
+    copies: Vec<SortWait>,
     /// On cores.
     processor: f64,
     /// In the kernel's queues for cores.
@@ -108,6 +111,7 @@ impl ThreadSeconds {
             all: seconds * report.threads.max(1) as f64,
             idle: waited(SortWait::Idle),
             waits: of_workers().filter(|what| *what != SortWait::Idle).map(|what| (what, waited(what))).collect(),
+            copies: of_workers().filter(|what| is_copy(report, *what)).collect(),
             processor: recording.grew(recording.cpu(), from, to),
             queued,
             throttled,
@@ -134,8 +138,11 @@ impl ThreadSeconds {
             true => ((whole - known) / all_waits).clamp(0.0, 1.0),
             false => 1.0,
         };
-        let waits = self.waits.iter().map(|(what, seconds)| (*what, part(*seconds * scale))).collect();
-        let [processor, queued, throttled] = [self.processor, self.queued, self.throttled].map(part);
+        let is_copy = |wait: &&(SortWait, f64)| self.copies.contains(&wait.0);
+        let (copies, others): (Vec<_>, Vec<_>) = self.waits.iter().partition(is_copy);
+        let mut waits: Vec<_> = others.iter().map(|(what, seconds)| (*what, part(*seconds * scale))).collect();
+        let [processor, queued, throttled] = [self.processor, self.queued, self.throttled].map(&mut part);
+        waits.extend(copies.iter().map(|(what, seconds)| (*what, part(*seconds * scale))));
         ThreadParts { waits, processor, queued, throttled, stopped, unknown: left }
     }
 }
@@ -232,7 +239,7 @@ impl Whose {
         match self {
             Whose::Program => "the other program",
             Whose::CompressProgram => "the compress program",
-            Whose::Bucket => "the bucket's",
+            Whose::Bucket => "the server's",
             Whose::Disk => "the disk's",
             Whose::Memory => "the file system in memory's",
         }
@@ -246,23 +253,37 @@ fn whose(movements: impl Iterator<Item = Whose>, what: &str, role: MovementRole)
     let named = Whose::ALL.into_iter().filter(|whose| movements.contains(whose));
     let is_program = |whose: &Whose| matches!(whose, Whose::Program | Whose::CompressProgram);
     let devices: Vec<&str> = named.filter(|whose| !is_program(whose)).map(Whose::words).collect();
-    if movements.contains(&Whose::CompressProgram) {
-        let program = Whose::CompressProgram.words();
-        return match role {
-            MovementRole::Merge => format!("{program}, which decompresses runs"),
-            _ => format!("{program}, which takes runs and writes them"),
-        };
-    }
-    let of_program = match role {
-        MovementRole::Input => "which writes the input",
-        MovementRole::Merge => "which writes an input",
-        MovementRole::Output | MovementRole::Spill => "which reads the output",
+    let program = match (movements.contains(&Whose::CompressProgram), role) {
+        (true, MovementRole::Merge) => "the compress program, which decompresses runs",
+        (true, _) => "the compress program, which takes runs and writes them",
+        (false, MovementRole::Input) => "the other program, which writes the input",
+        (false, MovementRole::Merge) => "the other program, which writes an input",
+        (false, MovementRole::Output | MovementRole::Spill) => "the other program, which reads the output",
     };
-    match (devices.join(" or "), movements.contains(&Whose::Program)) {
+    match (devices.join(" or "), movements.iter().any(is_program)) {
         (nobody, false) if nobody.is_empty() => format!("the {what}"),
-        (nobody, true) if nobody.is_empty() => format!("the other program, {of_program}"),
-        (devices, true) => format!("{devices} {what}, or the other program, {of_program}"),
+        (nobody, true) if nobody.is_empty() => program.to_owned(),
+        (devices, true) => format!("{devices} {what}, or {program}"),
         (devices, false) => format!("{devices} {what}"),
+    }
+}
+
+/// Whether the places of all runs are files in memory.
+fn spills_to_memory(report: &SortReport) -> bool {
+    let compresses = report.movements.iter().any(Movement::is_of_compress_program);
+    !compresses && report.spill.iter().all(|spill| is_in_memory(Path::new(&spill.place)))
+}
+
+/// Whether a wait is one for copies from or to files in memory.
+fn is_copy(report: &SortReport, what: SortWait) -> bool {
+    match what {
+        SortWait::Spill => spills_to_memory(report),
+        SortWait::Runs => report.runs > 0 && spills_to_memory(report),
+        SortWait::Output => {
+            let mut of_output = report.movements.iter().filter(|m| m.role == MovementRole::Output).map(Whose::of);
+            of_output.clone().next().is_some() && of_output.all(|whose| whose == Whose::Memory)
+        }
+        _ => false,
     }
 }
 
@@ -272,11 +293,9 @@ fn bottleneck(report: &SortReport, what: SortWait, reader: Reader) -> String {
         let of_role = report.movements.iter().filter(|m| m.role == wanted);
         whose(of_role.map(Whose::of), what, wanted)
     };
-    let compresses = report.movements.iter().any(Movement::is_of_compress_program);
-    let spills_to_memory = || !compresses && report.spill.iter().all(|spill| is_in_memory(Path::new(&spill.place)));
     match what {
-        SortWait::Spill if spills_to_memory() => "copies of runs to a file system in memory".to_owned(),
-        SortWait::Runs if report.runs > 0 && spills_to_memory() => {
+        SortWait::Spill if spills_to_memory(report) => "copies of runs to a file system in memory".to_owned(),
+        SortWait::Runs if report.runs > 0 && spills_to_memory(report) => {
             "copies of runs from a file system in memory: the merge was starved".to_owned()
         }
         // The threads wait for the reading thread.
@@ -306,7 +325,8 @@ mod tests {
     /// The shares of the output's writes, the processor and the queue.
     fn parts(all: f64, idle: f64, output: f64, processor: f64, queued: f64) -> [f64; 3] {
         let waits = vec![(SortWait::Output, output)];
-        let parts = ThreadSeconds { all, idle, waits, processor, queued, throttled: 0.0, stopped: 0.0 }.parts();
+        let parts =
+            ThreadSeconds { all, idle, waits, copies: vec![], processor, queued, throttled: 0.0, stopped: 0.0 }.parts();
         let sum = parts.waits[0].1 + parts.processor + parts.queued + parts.throttled + parts.unknown;
         assert!((sum - 1.0).abs() < 1e-9, "{sum}");
         [parts.waits[0].1, parts.processor, parts.queued]
@@ -338,7 +358,7 @@ mod tests {
         let parts = |idle: f64, waits: [f64; 2]| {
             let waits = [SortWait::Spill, SortWait::Output].into_iter().zip(waits).collect();
             let (queued, throttled, stopped) = (0.0, 0.0, 0.0);
-            ThreadSeconds { all: 2.0, idle, waits, processor: 0.0, queued, throttled, stopped }.parts()
+            ThreadSeconds { all: 2.0, idle, waits, copies: vec![], processor: 0.0, queued, throttled, stopped }.parts()
         };
         // A second in which two threads write runs, and one in which one of them merges alone.
         let mut sum = ThreadParts::default();
@@ -356,6 +376,7 @@ mod tests {
             all: 9.4,
             idle: 0.0,
             waits,
+            copies: vec![],
             processor: 0.7,
             queued: 0.1,
             throttled: 0.0,
@@ -366,10 +387,30 @@ mod tests {
         assert!((parts.processor - 0.7 / 9.4).abs() < 1e-9, "{}", parts.processor);
         // The same of a merge by one of the two threads: stopped for 6 of 11.2 s, the rest waits.
         let waits = vec![(SortWait::Output, 10.9)];
-        let time =
-            ThreadSeconds { all: 22.4, idle: 11.0, waits, processor: 0.3, queued: 0.0, throttled: 0.0, stopped: 0.54 };
+        let time = ThreadSeconds {
+            all: 22.4,
+            idle: 11.0,
+            waits,
+            copies: vec![],
+            processor: 0.3,
+            queued: 0.0,
+            throttled: 0.0,
+            stopped: 0.54,
+        };
         let parts = time.parts();
         assert!((parts.stopped - 0.54).abs() < 1e-9 && (0.4..0.46).contains(&parts.waits[0].1), "{}", parts.waits[0].1);
+    }
+
+    #[test]
+    fn a_wait_for_copies_in_memory_is_one_for_cores() {
+        // 1.33 s of two threads beside two busy loops on the same core, all files in memory.
+        let waits = vec![(SortWait::Spill, 1.12), (SortWait::Output, 0.48)];
+        let copies = vec![SortWait::Spill, SortWait::Output];
+        let (processor, queued, throttled, stopped) = (0.29, 2.1, 0.0, 0.0);
+        let parts =
+            ThreadSeconds { all: 2.66, idle: 0.0, waits, copies, processor, queued, throttled, stopped }.parts();
+        assert!((parts.queued - 2.1 / 2.66).abs() < 1e-9 && (parts.processor - 0.29 / 2.66).abs() < 1e-9);
+        assert!(parts.waits.iter().map(|wait| wait.1).sum::<f64>() < 0.11, "{:?}", parts.waits);
     }
 
     #[test]
@@ -385,7 +426,7 @@ mod tests {
         let reads = |movements: &[Whose]| whose(movements.iter().copied(), "reads of the input", MovementRole::Input);
         assert_eq!(reads(&[pipe, pipe]), "the other program, which writes the input");
         assert_eq!(reads(&[file, by(false, "uring-cached", "a and others -> dram")]), "the disk's reads of the input");
-        assert_eq!(reads(&[object]), "the bucket's reads of the input");
+        assert_eq!(reads(&[object]), "the server's reads of the input");
         let redirected = by(false, "uring-cached", "standard input -> dram");
         assert_eq!(reads(&[memory, redirected]), "the file system in memory's reads of the input");
         for both in [[file, pipe], [pipe, file]] {

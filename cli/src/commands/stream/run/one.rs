@@ -41,8 +41,8 @@ pub(in crate::commands::stream) struct Run {
     pub(in crate::commands::stream) choice: Option<Choice>,
     /// Channels in all.
     pub(in crate::commands::stream) channels: usize,
-    /// From when the devices were ready and the source could take bytes from its origin, until all is
-    /// durable.
+    /// From when the devices were ready, and the source could take bytes from its origin, until all
+    /// is durable.
     pub(in crate::commands::stream) seconds: f64,
     /// Bytes sent by `seconds`.
     pub(in crate::commands::stream) bytes_per_second: f64,
@@ -65,7 +65,7 @@ pub(in crate::commands::stream) struct Run {
     /// (no transform changes bytes), "program" (what a program wrote), "sink" (what the sink
     /// received: the origin, or a program, cannot be read again).
     pub(in crate::commands::stream) due_from: &'static str,
-    /// What was read back from the disk; null where it was not.
+    /// What was read back from the file; null where it was not.
     pub(in crate::commands::stream) on_disk: Option<Sum>,
     /// Whether the file has what it must: true where that is known from "replay" or "sent" and the
     /// disk was read back; null where nothing disagrees but that much is not known. Where it is
@@ -293,7 +293,7 @@ fn end(job: &Job, written: Written, chain: &Chain, told: Option<Sum>) -> Result<
     if let Written::File(draft) = written {
         // Where the bytes were copied into the file that was there, what counts is what it has.
         let path = draft.path().to_path_buf();
-        if agrees && files::publish(*draft, sunk.bytes)? && job.verifies {
+        if agrees && progress::syncing(|| files::publish(*draft, sunk.bytes))? && job.verifies {
             on_disk = Some(read_back(&Ssd::open(path)?, job.quiet)?);
             agrees = is_due(on_disk);
         }

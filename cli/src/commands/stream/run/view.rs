@@ -65,7 +65,8 @@ impl View {
             let up = if self.drawn { format!("\x1b[{}A", lines.len()) } else { String::new() };
             // A line that wraps would take more lines than are drawn over the next time.
             let wide = progress::width();
-            let redrawn: String = lines.iter().map(|line| format!("\r\x1b[K{}\n", columns::cut(line, wide))).collect();
+            let redrawn: String =
+                lines.iter().map(|line| format!("\r\x1b[K{}\n", columns::shortened(line, wide))).collect();
             draw(&(up + &redrawn));
         } else {
             note(&format!("{}: {}\n", self.placement.name(), lines.join("; ")));
@@ -77,7 +78,8 @@ impl View {
     /// Takes the lines off the terminal again: the result says more.
     pub(in crate::commands::stream) fn end(&mut self) {
         if self.on_terminal && self.drawn {
-            draw(&format!("\x1b[{}A\x1b[J", self.edges.len()));
+            // What the terminal shows of a key that ends it stands before the cursor.
+            draw(&format!("\r\x1b[{}A\x1b[J", self.edges.len()));
         }
         self.drawn = false;
     }
