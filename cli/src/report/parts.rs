@@ -115,9 +115,14 @@ pub(crate) fn process(recording: &Recording, budget: Option<u64>) -> PageSection
         series: vec![cores],
         ..TimelineChart::default()
     };
+    let is_known = recording.course.peaks(recording.memory()).iter().any(|bytes| *bytes > 0.0);
+    let memory = match is_known {
+        true => PageBlock::Timeline(memory),
+        false => PageBlock::Text("The memory of the process is not known: /proc/self/statm cannot be read.".into()),
+    };
     PageSection {
         title: "Memory and processor".into(),
-        blocks: vec![PageBlock::Timeline(memory), PageBlock::Timeline(processor)],
+        blocks: vec![memory, PageBlock::Timeline(processor)],
         ..PageSection::default()
     }
 }

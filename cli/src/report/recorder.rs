@@ -188,7 +188,8 @@ impl StopClock {
     /// The seconds so far, now that a sleep is over.
     fn woke(&mut self) -> f64 {
         let late = self.asleep.elapsed().saturating_sub(StopClock::SLEEP);
-        if late >= StopClock::LATE {
+        // Where nothing says how long it waited for a core, a stop is not told apart from that.
+        if late >= StopClock::LATE && !self.own.is_blind() {
             let explained = self.own.read()[1] - self.before + self.host.look();
             // How long the disk took for its page is not known.
             if late >= StopClock::MAX_FAULT || !self.faults.grew() {

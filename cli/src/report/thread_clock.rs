@@ -16,6 +16,11 @@ impl ThreadClock {
         ThreadClock(File::open("/proc/thread-self/schedstat").ok().map(OwnedFd::from))
     }
 
+    /// Whether the system says nothing.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Seconds on a core, and seconds in the queue for one, so far.
     pub(crate) fn read(&self) -> [f64; 2] {
         let mut text = [0; 128];

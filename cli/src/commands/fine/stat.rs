@@ -177,8 +177,8 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
         let samples = || continued(&done, cache.metrics().samples());
         let work = || told.during(samples, || offering::during("dpipe fine stat", samples, read_all));
         let (outcome, recording) = record(columns, || page::values(&cache.metrics(), &listed.ns, &clock, before), work);
-        outcome?;
         course.clear_line();
+        outcome?;
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
         if let (Some(to), 0) = (&asked.plot, number) {
             let title =

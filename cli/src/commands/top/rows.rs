@@ -86,7 +86,9 @@ fn row(process: &ProcessLook, key: &RowKey, before: Option<&Figures>, now: &Figu
     let grew = |of: fn(&Figures) -> Option<f64>| {
         let (then, now) = (before.and_then(of)?, of(now)?);
         // A counter that went back belongs to something new with the same name.
-        (seconds > 0.0 && now >= then).then(|| (now - then) / seconds)
+        let rate = (now - then) / seconds;
+        // Sums of values from outside may be beyond all numbers.
+        (seconds > 0.0 && now >= then && rate.is_finite()).then_some(rate)
     };
     let hits = |figures: &Figures| figures.outcomes.map(|_| figures.hits);
     let reads = grew(|figures| figures.outcomes);

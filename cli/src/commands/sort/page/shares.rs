@@ -230,7 +230,7 @@ impl Whose {
             _ if primitive.starts_with("object-") => Whose::Bucket,
             // The file that another program opened for this one.
             Some("standard input") if is_in_memory(Path::new("/dev/stdin")) => Whose::Memory,
-            Some(place) if is_in_memory(Path::new(place)) => Whose::Memory,
+            Some(place) if is_memory(place) || is_in_memory(Path::new(place)) => Whose::Memory,
             _ => Whose::Disk,
         }
     }
@@ -241,7 +241,7 @@ impl Whose {
             Whose::CompressProgram => "the compress program",
             Whose::Bucket => "the server's",
             Whose::Disk => "the disk's",
-            Whose::Memory => "the file system in memory's",
+            Whose::Memory => "memory's",
         }
     }
 }
@@ -271,7 +271,12 @@ fn whose(movements: impl Iterator<Item = Whose>, what: &str, role: MovementRole)
 /// Whether the places of all runs are files in memory.
 fn spills_to_memory(report: &SortReport) -> bool {
     let compresses = report.movements.iter().any(Movement::is_of_compress_program);
-    !compresses && report.spill.iter().all(|spill| is_in_memory(Path::new(&spill.place)))
+    !compresses && report.spill.iter().all(|spill| is_memory(&spill.place) || is_in_memory(Path::new(&spill.place)))
+}
+
+/// Whether the name of a place is one of memory.
+fn is_memory(place: &str) -> bool {
+    ["dram:", "numa:", "cache:"].iter().any(|kind| place.starts_with(kind))
 }
 
 /// Whether a wait is one for copies from or to files in memory.
@@ -293,13 +298,14 @@ fn bottleneck(report: &SortReport, what: SortWait, reader: Reader) -> String {
         let of_role = report.movements.iter().filter(|m| m.role == wanted);
         whose(of_role.map(Whose::of), what, wanted)
     };
+    let is_distributed = report.method.name == "distribution";
     match what {
-        SortWait::Spill if spills_to_memory(report) => "copies of runs to a file system in memory".to_owned(),
+        SortWait::Spill if spills_to_memory(report) => "copies of runs to memory".to_owned(),
         SortWait::Runs if report.runs > 0 && spills_to_memory(report) => {
-            "copies of runs from a file system in memory: the merge was starved".to_owned()
+            "copies of runs from memory: the merge was starved".to_owned()
         }
         // The threads wait for the reading thread.
-        SortWait::Records if reader == Reader::WaitsForInput || report.method.name == "distribution" => {
+        SortWait::Records if reader == Reader::WaitsForInput || is_distributed => {
             by(MovementRole::Input, "reads of the input")
         }
         SortWait::Records if reader == Reader::WaitsForMemory => {
@@ -307,7 +313,9 @@ fn bottleneck(report: &SortReport, what: SortWait, reader: Reader) -> String {
         }
         SortWait::Records if reader == Reader::IsThrottled => QUOTA.to_owned(),
         SortWait::Records => "the thread that reads and cuts the input into records".to_owned(),
+        SortWait::Spill if is_distributed => by(MovementRole::Spill, "writes of buckets"),
         SortWait::Spill => by(MovementRole::Spill, "writes of runs"),
+        SortWait::Runs if is_distributed => by(MovementRole::Merge, "reads of buckets"),
         // Inputs that are sorted already are merged as they are: then there are no runs.
         SortWait::Runs if report.runs == 0 => {
             format!("{}: the merge was starved", by(MovementRole::Merge, "reads of the inputs"))
@@ -428,7 +436,8 @@ mod tests {
         assert_eq!(reads(&[file, by(false, "uring-cached", "a and others -> dram")]), "the disk's reads of the input");
         assert_eq!(reads(&[object]), "the server's reads of the input");
         let redirected = by(false, "uring-cached", "standard input -> dram");
-        assert_eq!(reads(&[memory, redirected]), "the file system in memory's reads of the input");
+        assert_eq!(reads(&[memory, redirected]), "memory's reads of the input");
+        assert_eq!(by(false, "copy-by-size", "dram:200M -> dram"), Whose::Memory);
         for both in [[file, pipe], [pipe, file]] {
             let said = "the disk's reads of the input, or the other program, which writes the input";
             assert_eq!(reads(&both), said);

@@ -50,9 +50,10 @@ pub(in crate::commands::stream) fn page(job: &Job, runs: &[Run]) -> HtmlPage {
             page.facts.push(("before that, reading the origin and computing what is due".into(), before));
         }
     }
+    let ran: Vec<Placement> = runs.iter().map(|run| run.placement).collect();
     for run in runs {
         page.sections.push(section(run, runs.len() > 1));
-        page.sections.push(routes::section(job, run, &names(run)));
+        page.sections.push(routes::section(job, run, &names(run), &ran));
         if let Some(recording) = &run.recording {
             let mut process = parts::process(recording, None);
             process.note = "Of this command alone: the devices are processes of their own.".into();

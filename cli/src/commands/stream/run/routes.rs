@@ -21,7 +21,8 @@ struct Movement {
 /// A way that was not taken: of which movement, the way, and why.
 type Rejection = (&'static str, &'static str, String);
 
-pub(super) fn section(job: &Job, run: &Run, names: &[String]) -> PageSection {
+/// `ran` are the placements of all runs on the page.
+pub(super) fn section(job: &Job, run: &Run, names: &[String], ran: &[Placement]) -> PageSection {
     let movements = movements(job, run, names);
     let bars = movements.iter().map(|movement| {
         let name = format!("{}: {}", movement.name, movement.primitive);
@@ -30,7 +31,7 @@ pub(super) fn section(job: &Job, run: &Run, names: &[String]) -> PageSection {
     let chosen = movements.iter().map(|m| vec![m.name.clone(), m.primitive.to_owned(), m.why.to_owned()]);
     let placement = vec!["the protocol".to_owned(), run.placement.name().to_owned(), placement_why(run)];
     let rejected =
-        rejected(job, run).into_iter().map(|(movement, way, why)| vec![movement.to_owned(), way.to_owned(), why]);
+        rejected(job, run, ran).into_iter().map(|(movement, way, why)| vec![movement.to_owned(), way.to_owned(), why]);
     let table = |caption: &str, columns: [&str; 3], rows: Vec<Vec<String>>| {
         PageBlock::Table(PageTable {
             caption: caption.to_owned(),
@@ -99,7 +100,7 @@ fn placement_why(run: &Run) -> String {
     }
 }
 
-fn rejected(job: &Job, run: &Run) -> Vec<Rejection> {
+fn rejected(job: &Job, run: &Run, ran: &[Placement]) -> Vec<Rejection> {
     let mut rejected: Vec<Rejection> = Vec::new();
     let cached = "blocks are handed on as they come, and their memory belongs to the channel: through the page cache";
     if matches!(job.origin, Origin::File(_)) {
@@ -122,6 +123,9 @@ fn rejected(job: &Job, run: &Run) -> Vec<Rejection> {
                 e.latency_ns / 1e3,
                 e.period_ns / 1e3
             ),
+            None if ran.contains(&placement) => {
+                "it was asked for as well, and ran: it has sections of its own".to_owned()
+            }
             None => "it was not asked for; --placement=auto estimates all three".to_owned(),
         };
         rejected.push(("the protocol", placement.name(), why));
