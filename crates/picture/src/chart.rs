@@ -90,12 +90,12 @@ impl Scale {
         if panel.is_logarithmic {
             let least = values().fold(most, f64::min);
             let (low, high) =
-                (least.log10().floor() as i32, (most.log10().ceil() as i32).max(least.log10().floor() as i32 + 1));
+                (libm::log10(least).floor() as i32, (libm::log10(most).ceil() as i32).max(libm::log10(least).floor() as i32 + 1));
             let ticks = (low..=high).map(|e| 10f64.powi(e)).collect();
             return Scale { low: 10f64.powi(low), high: 10f64.powi(high), is_logarithmic: true, ticks };
         }
         let rough = most / 5.0;
-        let unit = 10f64.powf(rough.log10().floor());
+        let unit = 10f64.powi(libm::log10(rough).floor() as i32);
         let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|s| s * unit).find(|s| *s >= rough).unwrap_or(unit);
         let count = (most / step).ceil().max(1.0);
         let ticks = (0..=count as u32).map(|t| f64::from(t) * step).collect();
@@ -105,7 +105,7 @@ impl Scale {
     /// 0 at the bottom, 1 at the top.
     fn part(&self, value: f64) -> f64 {
         let part = match self.is_logarithmic {
-            true => (value.max(self.low) / self.low).ln() / (self.high / self.low).ln(),
+            true => libm::log(value.max(self.low) / self.low) / libm::log(self.high / self.low),
             false => value / self.high,
         };
         part.clamp(0.0, 1.0)
