@@ -5,11 +5,13 @@
 //!                  relocates and initializes at each start
 //! the address      the one that the linker chose: otherwise the loader writes 24,000 addresses into
 //!                  100 pages, which are then copies of the program's own
-//! the order        functions of a short sort lie side by side: each 64 KiB of the file that are
-//!                  touched cost a page fault, and they were in some fifty places of 16 MB
+//! the order        what a short sort runs lies side by side (`start.ld`): each 64 KiB of the file
+//!                  that are touched cost a page fault, and they were in fifty places of 16 MB; the
+//!                  addresses that the loader fills were in seven pages, which it copies
 //! ```
 //! The second takes 0.4 to 0.6 ms of the processor off 2.6 to 2.8 ms, and the first took 0.2 ms off
-//! an empty program (benchmarks/results/2026-11-25-sort-start.md).
+//! an empty program (benchmarks/results/2026-11-25-sort-start.md). The third takes a third of what
+//! was left (benchmarks/results/2026-11-27-sort-start.md).
 //! Libraries, stacks, heap and mappings are still at random addresses; the program's code is not.
 //! Nothing here is needed for the program to work.
 
