@@ -18,9 +18,6 @@
 //! Time in which no thread says that it waits is no work: a write can block before it is under
 //! way. A disk held to 200 MB/s took 5.4 s for runs whose threads worked for 2.2 s, and noted
 //! 6.8 s of waits of the 10.8 s that two threads had.
-//!
-//! Where other programs have the cores, threads wait for these as well. Then a second of the
-//! processor takes longer than a second, and compression takes just what there is least of.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -28,7 +25,7 @@ use std::time::Instant;
 use datapipes_core::locks::Mutex;
 use datapipes_core::{Error, ErrorKind, Result};
 
-use crate::processor_time::{processor_seconds, queued_seconds, thread_seconds};
+use crate::processor_time::{processor_seconds, thread_seconds};
 use crate::report::CompressionReport;
 use crate::waits::{SortWait, SortWaits};
 
@@ -115,9 +112,6 @@ struct Progress {
     work: f64,
     /// How long the runs would have taken if the place and the sorting took no time.
     input: f64,
-    /// How long a thread needs for a second of the processor: more than a second if it must wait
-    /// for a core.
-    stretch: f64,
 }
 
 /// What compressed frames show: their bytes before and after, and the seconds of a thread.
@@ -130,15 +124,14 @@ struct Trial {
 
 impl Progress {
     /// Figures of a process and of its threads' waits, since the runs began.
-    fn new(elapsed: f64, threads: f64, processor: ProcessorSeconds, waits: &WaitSeconds) -> Progress {
+    fn new(elapsed: f64, threads: f64, processor: f64, waits: &WaitSeconds) -> Progress {
         let noted = elapsed - (waits.spill + waits.records) / threads;
         Progress {
             elapsed,
             spill_wait: (waits.spill / threads).min(elapsed),
             // The process may do other things at the same time: then the waits say more.
-            work: noted.min((processor.used + processor.queued) / threads).max(0.0),
+            work: noted.min(processor / threads).max(0.0),
             input: (elapsed - waits.memory).max(0.0),
-            stretch: 1.0 + processor.queued / processor.used.max(1e-9),
         }
     }
 
@@ -151,27 +144,8 @@ impl Progress {
     /// `threads`. The place was the limit, so its rate is what was written.
     fn with_compression(&self, written: f64, threads: f64, trial: Trial) -> f64 {
         let ratio = trial.left / trial.bytes.max(1.0);
-        let packing = written / trial.bytes.max(1.0) * trial.spent * self.stretch / threads;
+        let packing = written / trial.bytes.max(1.0) * trial.spent / threads;
         (ratio * self.elapsed).max(self.input).max(self.work + packing) / self.elapsed.max(1e-9)
-    }
-}
-
-/// Seconds of the processor since the runs began, added up over the threads.
-#[derive(Clone, Copy, Debug, Default)]
-struct ProcessorSeconds {
-    used: f64,
-    /// Those for which threads had no core.
-    queued: f64,
-}
-
-impl ProcessorSeconds {
-    fn now() -> ProcessorSeconds {
-        ProcessorSeconds { used: processor_seconds(), queued: queued_seconds() }
-    }
-
-    fn since(self, begin: ProcessorSeconds) -> ProcessorSeconds {
-        // What threads waited that have ended is not counted any more.
-        ProcessorSeconds { used: self.used - begin.used, queued: (self.queued - begin.queued).max(0.0) }
     }
 }
 
@@ -244,7 +218,7 @@ pub(crate) struct Packing<'a> {
     waits: &'a SortWaits,
     /// The waits, and the processor time, when the runs began.
     waited: WaitSeconds,
-    processor: ProcessorSeconds,
+    processor: f64,
     pub(crate) frame: usize,
     packing: AtomicBool,
     /// Blocks, bytes before, and bytes written.
@@ -268,7 +242,7 @@ impl Packing<'_> {
             threads: threads.max(1) as f64,
             waits,
             waited: WaitSeconds::of(waits),
-            processor: ProcessorSeconds::now(),
+            processor: processor_seconds(),
             frame,
             packing: AtomicBool::new(mode == SpillCompression::On),
             blocks: zero(),
@@ -311,13 +285,13 @@ impl Packing<'_> {
         if !looks || self.stored.load(Relaxed) < ENOUGH {
             return;
         }
-        // What is asked most often does not need to know who had a core.
-        if self.progress(self.processor).waits() {
+        let progress = self.progress();
+        if progress.waits() {
             let bytes = &block[..block.len().min(self.frame)];
             // Blocks to come are compressed into memory that is there.
             let mut packed = vec![1; bytes.len()];
             self.timed(bytes, &mut packed);
-            self.decide(self.progress(ProcessorSeconds::now()));
+            self.decide(progress);
         }
     }
 
@@ -335,10 +309,10 @@ impl Packing<'_> {
         lens
     }
 
-    fn progress(&self, processor: ProcessorSeconds) -> Progress {
+    fn progress(&self) -> Progress {
         let elapsed = self.started.elapsed().as_secs_f64();
         let waits = WaitSeconds::of(self.waits).since(self.waited);
-        Progress::new(elapsed, self.threads, processor.since(self.processor), &waits)
+        Progress::new(elapsed, self.threads, processor_seconds() - self.processor, &waits)
     }
 
     /// Decides for the blocks to come.
@@ -377,11 +351,6 @@ impl Packing<'_> {
 mod tests {
     use super::*;
 
-    /// Seconds of a process that has the cores alone.
-    fn alone(used: f64) -> ProcessorSeconds {
-        ProcessorSeconds { used, queued: 0.0 }
-    }
-
     #[test]
     fn frames_come_back() {
         let block: Vec<u8> = (0..200_000_u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
@@ -403,20 +372,20 @@ mod tests {
     #[test]
     fn a_slow_place_is_told_from_a_fast_one() {
         let waits = WaitSeconds { spill: 5.8, records: 1.0, memory: 3.4 };
-        let slow = Progress::new(5.4, 2.0, alone(2.2), &waits);
+        let slow = Progress::new(5.4, 2.0, 2.2, &waits);
         let trial = Trial { bytes: 6e6, left: 3e6, spent: 0.023 };
         assert!(slow.waits());
         let part = slow.with_compression(1e9, 2.0, trial);
         assert!((0.5..0.65).contains(&part), "{part}");
         // Frames that hardly shrink, an input that is as slow, a compressor that is too slow.
         assert!(slow.with_compression(1e9, 2.0, Trial { left: 5.5e6, ..trial }) > GAIN);
-        let input = Progress::new(5.4, 2.0, alone(2.2), &WaitSeconds { memory: 0.2, ..waits });
+        let input = Progress::new(5.4, 2.0, 2.2, &WaitSeconds { memory: 0.2, ..waits });
         assert!(input.with_compression(1e9, 2.0, trial) > GAIN);
         assert!(slow.with_compression(1e9, 2.0, Trial { spent: 0.06, ..trial }) > GAIN);
         // A process that does other things: its threads' waits say how long they worked.
-        let busy = Progress::new(5.4, 2.0, alone(50.0), &waits);
+        let busy = Progress::new(5.4, 2.0, 50.0, &waits);
         assert!((busy.work - 2.0).abs() < 1e-9, "{busy:?}");
-        let fast = Progress::new(1.4, 2.0, alone(2.2), &WaitSeconds { spill: 0.2, records: 0.1, memory: 0.3 });
+        let fast = Progress::new(1.4, 2.0, 2.2, &WaitSeconds { spill: 0.2, records: 0.1, memory: 0.3 });
         assert!(!fast.waits());
     }
 
@@ -432,24 +401,11 @@ mod tests {
         let after = trials.together();
         assert!(after.bytes == before.bytes + 65536.0 && after.spent < before.spent * 1.2, "{before:?} {after:?}");
         let waits = WaitSeconds { spill: 0.49, records: 0.42, memory: 0.5 };
-        let progress = Progress::new(0.68, 2.0, alone(0.3), &waits);
+        let progress = Progress::new(0.68, 2.0, 0.3, &waits);
         assert!(progress.with_compression(117e6, 2.0, after) < GAIN);
         // A compressor that is slow for all frames is slow.
         let slow = Trial { spent: 7.0 * 0.047, ..after };
         assert!(progress.with_compression(117e6, 2.0, slow) > GAIN);
-    }
-
-    /// Where other programs have the cores, compression does not pay although the place is slow too.
-    #[test]
-    fn a_processor_that_others_have_counts() {
-        let waits = WaitSeconds { spill: 4.0, records: 0.4, memory: 3.4 };
-        let trial = Trial { bytes: 6e6, left: 2.5e6, spent: 0.035 };
-        let part = |queued| {
-            let progress = Progress::new(3.9, 2.0, ProcessorSeconds { used: 1.2, queued }, &waits);
-            assert!(progress.waits());
-            progress.with_compression(400e6, 2.0, trial)
-        };
-        assert!(part(0.0) < GAIN && part(2.4) > GAIN, "{} {}", part(0.0), part(2.4));
     }
 
     #[test]
