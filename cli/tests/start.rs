@@ -13,6 +13,6 @@ fn the_program_does_not_load_the_mathematical_library() {
     };
     if cfg!(all(target_os = "linux", target_env = "gnu")) {
         assert!(names("libc.so.6"), "the names of libraries were not found");
-        assert!(!names("libm.so.6"), "use the crate libm in place of methods such as f64::exp (clippy.toml has a list)");
+        assert!(!names("libm.so.6"), "use the crate libm, not f64::exp and others (clippy.toml)");
     }
 }

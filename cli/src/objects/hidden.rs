@@ -13,7 +13,8 @@ static HIDDEN: OnceLock<Vec<(String, &'static str)>> = OnceLock::new();
 pub(crate) fn hide(arguments: &[OsString], printed: fn(&str) -> String) {
     // An argument without such an address is the rule, and is seen at once: what follows is code
     // that the start would have to read from the file.
-    let may_hide = |argument: &&OsString| argument.as_encoded_bytes().windows(3).any(|bytes| bytes == b"://");
+    let has_scheme = |text: &[u8]| text.windows(3).any(|bytes| bytes == b"://");
+    let may_hide = |argument: &&OsString| has_scheme(argument.as_encoded_bytes());
     let texts = arguments.iter().filter(may_hide).map(|argument| argument.to_string_lossy());
     let hidden: Vec<_> = texts.flat_map(|text| secret_parts(&text, printed)).collect();
     if !hidden.is_empty() {
