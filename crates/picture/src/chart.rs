@@ -89,8 +89,8 @@ impl Scale {
         let most = if most > 0.0 { most } else { 1.0 };
         if panel.is_logarithmic {
             let least = values().fold(most, f64::min);
-            let (low, high) =
-                (libm::log10(least).floor() as i32, (libm::log10(most).ceil() as i32).max(libm::log10(least).floor() as i32 + 1));
+            let (low, high) = (libm::log10(least).floor() as i32, libm::log10(most).ceil() as i32);
+            let high = high.max(low + 1);
             let ticks = (low..=high).map(|e| 10f64.powi(e)).collect();
             return Scale { low: 10f64.powi(low), high: 10f64.powi(high), is_logarithmic: true, ticks };
         }
@@ -210,6 +210,14 @@ fn trimmed(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A scale from 1 to 1000 would have another tick if a logarithm were a bit less than 3.
+    #[test]
+    fn logarithms_of_powers_of_ten_are_whole() {
+        for exponent in 0..=22 {
+            assert_eq!(libm::log10(10f64.powi(exponent)), f64::from(exponent));
+        }
+    }
 
     fn panel(form: Form, is_logarithmic: bool, values: &[Option<f64>]) -> Panel {
         let series = |is_published| Series { name: "a<b".into(), color: 7, is_published, values: values.to_vec() };
