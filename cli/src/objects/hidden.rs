@@ -11,8 +11,11 @@ static HIDDEN: OnceLock<Vec<(String, &'static str)>> = OnceLock::new();
 
 /// Notes what is not printed of these arguments. `printed` is what messages make of words.
 pub(crate) fn hide(arguments: &[OsString], printed: fn(&str) -> String) {
-    let texts = arguments.iter().map(|argument| argument.to_string_lossy());
-    // An argument without such an address is the rule.
+    // An argument without such an address is the rule, and is seen at once: what follows is code
+    // that the start would have to read from the file.
+    let has_scheme = |text: &[u8]| text.windows(3).any(|bytes| bytes == b"://");
+    let may_hide = |argument: &&OsString| has_scheme(argument.as_encoded_bytes());
+    let texts = arguments.iter().filter(may_hide).map(|argument| argument.to_string_lossy());
     let hidden: Vec<_> = texts.flat_map(|text| secret_parts(&text, printed)).collect();
     if !hidden.is_empty() {
         // The command line is read once.

@@ -89,13 +89,13 @@ impl Scale {
         let most = if most > 0.0 { most } else { 1.0 };
         if panel.is_logarithmic {
             let least = values().fold(most, f64::min);
-            let (low, high) =
-                (least.log10().floor() as i32, (most.log10().ceil() as i32).max(least.log10().floor() as i32 + 1));
+            let (low, high) = (libm::log10(least).floor() as i32, libm::log10(most).ceil() as i32);
+            let high = high.max(low + 1);
             let ticks = (low..=high).map(|e| 10f64.powi(e)).collect();
             return Scale { low: 10f64.powi(low), high: 10f64.powi(high), is_logarithmic: true, ticks };
         }
         let rough = most / 5.0;
-        let unit = 10f64.powf(rough.log10().floor());
+        let unit = 10f64.powi(libm::log10(rough).floor() as i32);
         let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|s| s * unit).find(|s| *s >= rough).unwrap_or(unit);
         let count = (most / step).ceil().max(1.0);
         let ticks = (0..=count as u32).map(|t| f64::from(t) * step).collect();
@@ -105,7 +105,7 @@ impl Scale {
     /// 0 at the bottom, 1 at the top.
     fn part(&self, value: f64) -> f64 {
         let part = match self.is_logarithmic {
-            true => (value.max(self.low) / self.low).ln() / (self.high / self.low).ln(),
+            true => libm::log(value.max(self.low) / self.low) / libm::log(self.high / self.low),
             false => value / self.high,
         };
         part.clamp(0.0, 1.0)
@@ -210,6 +210,14 @@ fn trimmed(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A scale from 1 to 1000 would have another tick if a logarithm were a bit less than 3.
+    #[test]
+    fn logarithms_of_powers_of_ten_are_whole() {
+        for exponent in 0..=22 {
+            assert_eq!(libm::log10(10f64.powi(exponent)), f64::from(exponent));
+        }
+    }
 
     fn panel(form: Form, is_logarithmic: bool, values: &[Option<f64>]) -> Panel {
         let series = |is_published| Series { name: "a<b".into(), color: 7, is_published, values: values.to_vec() };

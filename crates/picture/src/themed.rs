@@ -238,7 +238,7 @@ impl ThemedDrawing {
         self.add(format_args!("<path d=\"{path}\" class=\"line {}\"{dash}/>", tone.class()));
         if let ([.., (ax, ay), (bx, by)], true) = (points, has_head) {
             let (dx, dy) = (bx - ax, by - ay);
-            let len = dx.hypot(dy).max(1e-9);
+            let len = (dx * dx + dy * dy).sqrt().max(1e-9);
             let (ux, uy) = (dx / len, dy / len);
             let corner = |side: f64| (bx - 9.0 * ux - side * 4.0 * uy, by - 9.0 * uy + side * 4.0 * ux);
             let ((lx, ly), (rx, ry)) = (corner(1.0), corner(-1.0));

@@ -77,7 +77,7 @@ impl Recommender {
             Skew::Traces { reads } => {
                 let rows = Recommender::rows();
                 let cold = (reads as f64 * (1.0 - HOT_READS) / COLD_READS).clamp(1.0, rows as f64 * 0.9);
-                let seen = cold * (1.0 - (-COLD_READS).exp());
+                let seen = cold * (1.0 - libm::exp(-COLD_READS));
                 let hot_rows = (seen * HOT_ROWS / (1.0 - HOT_ROWS)).round().max(1.0) as u64;
                 let hot = Zipf::new(hot_rows, 0.3);
                 let (scatter, random) = (Scatter::new(rows, seed), Random::new(seed, 1));

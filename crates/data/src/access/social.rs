@@ -197,12 +197,12 @@ impl Sizes {
         let quantiles = || (0..1u32 << QUANTILE_BITS).map(|q| (f64::from(q) + 0.5) / f64::from(1u32 << QUANTILE_BITS));
         let normal: Vec<f64> = normal_quantiles(quantiles());
         let log_normal = |median: f64, least: f64, most: f64| {
-            normal.iter().map(|z| (median * z.exp()).clamp(least, most) as u16).collect()
+            normal.iter().map(|z| (median * libm::exp(*z)).clamp(least, most) as u16).collect()
         };
         Sizes {
             node: log_normal(128.0, 1.0, MAX_NODE_BYTES),
             payload: log_normal(8.0, 0.0, 256.0),
-            links: quantiles().map(|u| u.powf(-1.0 / DEGREE_EXPONENT).min(MAX_LINKS) as u16).collect(),
+            links: quantiles().map(|u| libm::pow(u, -1.0 / DEGREE_EXPONENT).min(MAX_LINKS) as u16).collect(),
         }
     }
 }
@@ -211,7 +211,7 @@ impl Sizes {
 /// accurate to a thousandth, without a special function.
 fn normal_quantiles(ascending: impl Iterator<Item = f64>) -> Vec<f64> {
     const STEP: f64 = 1.0 / 8192.0;
-    let density = |z: f64| (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
+    let density = |z: f64| libm::exp(-z * z / 2.0) / std::f64::consts::TAU.sqrt();
     let (mut z, mut below) = (-6.0, 0.0);
     let find = |q| {
         while below < q && z < 6.0 {

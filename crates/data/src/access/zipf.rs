@@ -42,28 +42,28 @@ impl Zipf {
     }
 
     fn density(&self, x: f64) -> f64 {
-        (-self.exponent * x.ln()).exp()
+        libm::exp(-self.exponent * libm::log(x))
     }
 
     /// The integral of the density from 1 to `x`.
     fn area_to(&self, x: f64) -> f64 {
-        let log = x.ln();
+        let log = libm::log(x);
         expm1_over((1.0 - self.exponent) * log) * log
     }
 
     fn inverse(&self, area: f64) -> f64 {
         // Rounding may give a value slightly below -1, where there is no logarithm.
         let t = (area * (1.0 - self.exponent)).max(-1.0);
-        (log1p_over(t) * area).exp()
+        libm::exp(log1p_over(t) * area)
     }
 }
 
 /// `(e^x - 1) / x`, accurate near 0 too.
 fn expm1_over(x: f64) -> f64 {
-    if x.abs() > 1e-8 { x.exp_m1() / x } else { 1.0 + x / 2.0 * (1.0 + x / 3.0) }
+    if x.abs() > 1e-8 { libm::expm1(x) / x } else { 1.0 + x / 2.0 * (1.0 + x / 3.0) }
 }
 
 /// `ln(1 + x) / x`, accurate near 0 too.
 fn log1p_over(x: f64) -> f64 {
-    if x.abs() > 1e-8 { x.ln_1p() / x } else { 1.0 - x * (0.5 - x / 3.0) }
+    if x.abs() > 1e-8 { libm::log1p(x) / x } else { 1.0 - x * (0.5 - x / 3.0) }
 }

@@ -203,9 +203,9 @@ impl FitFigure {
     /// How far it is out, as a part: 0.1 is 10 %. 0 where it is met.
     pub fn deviation(&self) -> f64 {
         let (low, high) = self.published;
-        let below = (low / self.ours.0.max(1e-9)).ln();
-        let above = (self.ours.1.max(1e-9) / high).ln();
-        below.max(above).max(0.0).exp_m1()
+        let below = libm::log(low / self.ours.0.max(1e-9));
+        let above = libm::log(self.ours.1.max(1e-9) / high);
+        libm::expm1(below.max(above).max(0.0))
     }
 }
 
@@ -260,7 +260,7 @@ impl FitGoal {
     /// What is to be small.
     fn badness(self, figures: &[FitFigure]) -> f64 {
         let counts = |nth: &usize| self != FitGoal::NearestWithout(*nth);
-        let deviations = (0..figures.len()).filter(counts).map(|nth| figures[nth].deviation().ln_1p());
+        let deviations = (0..figures.len()).filter(counts).map(|nth| libm::log1p(figures[nth].deviation()));
         // The sum breaks ties, so that figures that do not decide are met too.
         let (largest, sum) = deviations.fold((0.0f64, 0.0), |(most, sum), d| (most.max(d), sum + d));
         largest + 0.01 * sum
@@ -280,7 +280,7 @@ pub fn search(counted: &FitCounters, goal: FitGoal, tries: u32) -> StepCosts {
     let mut best = (badness(&start), start);
     for begin in 0..4 {
         // Once from the model's set, then from anywhere.
-        let anywhere = BOUNDS.map(|(low, high)| low * (high / low).powf(part()));
+        let anywhere = BOUNDS.map(|(low, high)| low * libm::pow(high / low, part()));
         let first = if begin == 0 { start } else { StepCosts::from(anywhere) };
         let mut here = (badness(&first), first);
         for step in 0..tries {
@@ -291,7 +291,7 @@ pub fn search(counted: &FitCounters, goal: FitGoal, tries: u32) -> StepCosts {
             for (nth, (value, (low, high))) in values.iter_mut().zip(BOUNDS).enumerate() {
                 // Half of the steps move one cost, the others all.
                 if only >= BOUNDS.len() || only == nth {
-                    *value = (*value * (reach * (part() - 0.5)).exp()).clamp(low, high);
+                    *value = (*value * libm::exp(reach * (part() - 0.5))).clamp(low, high);
                 }
             }
             let there = StepCosts::from(values);

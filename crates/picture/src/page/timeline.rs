@@ -182,7 +182,7 @@ impl<'a> Drawable<'a> {
 fn round(value: f64) -> (f64, f64) {
     let value = if value.is_finite() && value > 0.0 { value } else { 1.0 };
     let rough = value / 4.0;
-    let unit = 10f64.powf(rough.log10().floor());
+    let unit = 10f64.powi(libm::log10(rough).floor() as i32);
     let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|s| s * unit).find(|s| *s >= rough * 0.999).unwrap_or(unit);
     ((value / step * 0.999).ceil().max(1.0) * step, step)
 }

@@ -500,10 +500,17 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
     /// Puts the stub of a long line at offset `at`.
     fn put_stub(&mut self, s: &mut SlotState, at: usize, stub: &[u8]) -> Result<()> {
         s.arena.range(at, stub.len())?.lease_mut()?.copy_from_slice(stub);
-        let (Prefix::Alike(prefix) | Prefix::Other(prefix)) = self.shared.prefix(self.layout, stub);
+        let prefix = match self.shared.prefix(self.layout, stub) {
+            Prefix::Alike(prefix) => prefix,
+            Prefix::Other(prefix) => {
+                s.others += 1;
+                prefix
+            }
+        };
         let top = s.arena.len() / ENTRY - s.entries - 1;
         let mut lease = s.arena.range(top * ENTRY, ENTRY)?.lease_mut()?;
         lease.as_slice_of::<Entry>()?[0] = entry::entry(prefix, at, stub.len());
+        drop(lease);
         self.layout.count(&mut s.tally, stub);
         s.longest = s.longest.max(stub.len());
         s.entries += 1;

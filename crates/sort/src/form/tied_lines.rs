@@ -27,7 +27,7 @@ use crate::records::prefetch::prefetch;
 /// How many entries ahead a line is prefetched.
 const AHEAD: usize = 16;
 
-/// Entries whose lines agree in the first `depth` bytes, and are longer.
+/// Entries whose lines agree in the first `depth` bytes, and have at least as many.
 struct Tie {
     range: Range<usize>,
     depth: usize,
@@ -197,8 +197,8 @@ impl<L: Layout> SlotSorter<'_, L> {
     }
 
     /// Makes words of the lines the entries' prefixes: those behind all bytes in which the lines
-    /// agree. They agree in `depth` bytes, and are longer. All cores work on it. Returns the depth
-    /// of the words.
+    /// agree. They agree in `depth` bytes, and have at least as many. All cores work on it. Returns
+    /// the depth of the words.
     pub(super) fn load_first_difference(&self, coding: Coding, entries: &mut [Entry], depth: usize) -> usize {
         let stripe = entries.len().div_ceil(self.threads).max(1);
         let stripes = entries.len().div_ceil(stripe);
