@@ -161,6 +161,117 @@ fn a_command_that_a_signal_ends_says_that() {
     assert_eq!(state(&read(), "copy"), "interrupted");
 }
 
+/// Gives what `text` returns to whoever asks over HTTP, to the end of the program.
+fn serve(text: impl Fn() -> String + Send + 'static) -> u16 {
+    use std::io::{BufRead, Write};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let request = std::io::BufReader::new(&stream).lines();
+            request.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
+            let head = "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n";
+            let _ = write!(&stream, "{head}{}", text());
+        }
+    });
+    port
+}
+
+/// The files of commands, as node_exporter gives them to Prometheus.
+#[test]
+fn prometheus_itself_draws_what_commands_write() {
+    let folder = folder();
+    let (at, files) = (folder.at(), folder.path("files"));
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(folder.path("in"), vec![7; 3 << 20]).unwrap();
+    for (name, arguments) in [
+        ("copy", &["copy", "in", "out", "--verify"][..]),
+        ("fine", &["fine", "stat", "in", "--reads", "500", "--memory", "4M"][..]),
+        ("log", &["log", "bench", "--seconds", "0.1", "--dir", "."][..]),
+        ("checkpoint", &["checkpoint", "save", "saves", "in"][..]),
+        ("stream", &["stream", "--from", "file:in", "--output", "streamed"][..]),
+        ("sorted", &["sort", "--u64", "in", "-o", "sorted"][..]),
+    ] {
+        let metrics = format!("files/{name}.prom");
+        let output = dpipe(at, &[arguments, &["--metrics", &metrics]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    // One that goes on: its file is written again after ten seconds.
+    let fifo = folder.path("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let writer = std::thread::spawn(move || {
+        let mut pipe = std::fs::File::options().write(true).open(fifo).unwrap();
+        while std::io::Write::write_all(&mut pipe, &b"line\n".repeat(1000)).is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    });
+    let mut sort = Command::new(env!("CARGO_BIN_EXE_dpipe"))
+        .current_dir(at)
+        .args(["sort", "pipe", "-o", "slow", "--metrics", "files/slow.prom"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let port = serve(move || {
+        let files = std::fs::read_dir(&files).unwrap().flatten().map(|file| file.path());
+        let files = files.filter(|file| file.extension().is_some_and(|ending| ending == "prom"));
+        files.map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect()
+    });
+    let Some(prometheus) = datapipes_testkit::Prometheus::start(at, port) else {
+        sort.kill().unwrap();
+        sort.wait().unwrap();
+        writer.join().unwrap();
+        return println!("SKIPPED: prometheus_itself_draws_what_commands_write: no program `prometheus`");
+    };
+    // What it answers while it starts is no JSON.
+    let ask = |query: &str| -> Option<serde_json::Value> {
+        let asked = query.replace("$__rate_interval", "1m").replace("$instance", ".*");
+        serde_json::from_str(&prometheus.query(&asked)?).ok()
+    };
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/grafana.json");
+    let dashboard = scene::json(&std::fs::read_to_string(page).unwrap());
+    let panels = dashboard["panels"].as_array().unwrap();
+    let queries: Vec<&str> = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap())
+        .map(|target| target["expr"].as_str().unwrap())
+        .collect();
+    // The sort that goes on has a rate.
+    let rates = queries.iter().find(|query| query.contains("datapipes_pipe_bytes_total")).unwrap();
+    datapipes_testkit::until("a rate of the sort that goes on", || {
+        let answer = ask(rates).unwrap_or_default();
+        answer["data"]["result"].as_array().into_iter().flatten().any(|series| {
+            let labels = &series["metric"];
+            let value = series["value"][1].as_str().and_then(|value| value.parse::<f64>().ok());
+            (labels["product"] == "sort" && labels["pipe"] == "input" && labels["run"] == "slow")
+                && value.is_some_and(|value| value > 0.0)
+        })
+    });
+    let mut answered = Vec::new();
+    for query in queries {
+        let answer = ask(query).unwrap();
+        assert_eq!(answer["status"], "success", "{query}: {answer}");
+        if !answer["data"]["result"].as_array().unwrap().is_empty() {
+            answered.push(query);
+        }
+    }
+    for name in [
+        "datapipes_cache_reads_total",
+        "datapipes_cache_read_seconds",
+        "datapipes_log_append_seconds",
+        "datapipes_channel_block_seconds",
+        "datapipes_channel_outstanding_blocks",
+        "datapipes_sort_phase_seconds",
+        "datapipes_checkpoint_phase_seconds",
+        "datapipes_command_state",
+    ] {
+        assert!(answered.iter().any(|query| query.contains(name)), "nothing for {name}: {answered:#?}");
+    }
+    drop(prometheus);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&sort), rustix::process::Signal::TERM).unwrap();
+    assert!(!ended(&mut sort).success());
+    writer.join().unwrap();
+}
+
 /// What a sort that runs tells, and what it told at the end.
 #[test]
 fn a_sort_that_runs_tells_its_bytes_by_role() {

@@ -179,67 +179,25 @@ fn metrics_at_a_passed_socket_need_no_network_of_their_own() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("LISTEN_FDS, metrics"), "{wrong:?}");
 }
 
-/// A Prometheus of this test.
-struct Prometheus {
-    child: std::process::Child,
-    port: u16,
-}
-
-impl Prometheus {
-    /// Starts one that asks a service again and again; `None` where there is none on this machine.
-    fn start(dir: &Path, target: u16) -> Option<Prometheus> {
-        let config = format!(
-            "global:\n  scrape_interval: 250ms\nscrape_configs:\n- job_name: dpiped\n  static_configs:\n  - targets: ['127.0.0.1:{target}']\n"
-        );
-        std::fs::write(dir.join("prometheus.yml"), config).unwrap();
-        let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let mut command = Command::new("prometheus");
-        command.arg(format!("--config.file={}", dir.join("prometheus.yml").display()));
-        command.arg(format!("--storage.tsdb.path={}", dir.join("data").display()));
-        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
-        Some(Prometheus { child, port })
-    }
-
-    fn query(&self, query: &str) -> Option<serde_json::Value> {
-        let encoded: String = query
-            .bytes()
-            .map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") })
-            .collect();
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        let request = format!("GET /api/v1/query?query={encoded} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-        let answer = answer(stream, request.as_bytes());
-        serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn prometheus_itself_reads_the_metrics_and_answers_the_dashboard() {
     let (service, dir) = (Service::start(&["--metrics", "0", "--metrics-clients"]), Dir::new());
     others_are_served(&service);
     let _client = service.client();
-    let Some(prometheus) = Prometheus::start(&dir.0, port(&service)) else {
+    let Some(prometheus) = datapipes_testkit::Prometheus::start(&dir.0, port(&service)) else {
         println!("SKIPPED: prometheus_itself_reads_the_metrics_and_answers_the_dashboard: no program `prometheus`");
         return;
     };
+    let ask = |query: &str| -> Option<serde_json::Value> { serde_json::from_str(&prometheus.query(query)?).ok() };
     let until = Instant::now() + PATIENCE;
     let scraped = || {
         // Two samples, so that there are rates.
-        let answer = prometheus.query("count_over_time(datapipes_service_up_seconds[1m])")?;
+        let answer = ask("count_over_time(datapipes_service_up_seconds[1m])")?;
         let count = answer["data"]["result"][0]["value"][1].as_str()?.parse::<f64>().ok()?;
         (count >= 3.0).then_some(())
     };
     while scraped().is_none() {
-        assert!(Instant::now() < until, "it reads nothing: {:?}", prometheus.query("up"));
+        assert!(Instant::now() < until, "it reads nothing: {:?}", ask("up"));
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("docs/grafana.json");
@@ -248,7 +206,7 @@ fn prometheus_itself_reads_the_metrics_and_answers_the_dashboard() {
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().unwrap() {
             let asked = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$instance", ".*");
-            let answer = prometheus.query(&asked).unwrap();
+            let answer = ask(&asked).unwrap();
             assert_eq!(answer["status"], "success", "{asked}: {answer}");
             assert!(answer.get("warnings").is_none(), "{asked}: {answer}");
             if !answer["data"]["result"].as_array().unwrap().is_empty() {
@@ -257,10 +215,7 @@ fn prometheus_itself_reads_the_metrics_and_answers_the_dashboard() {
             queries += 1;
         }
     }
-    assert!(
-        queries > 20 && prometheus.query("sum(").is_some_and(|answer| answer["status"] == "error"),
-        "an error would be seen"
-    );
+    assert!(queries > 20 && ask("sum(").is_some_and(|answer| answer["status"] == "error"), "an error would be seen");
     // Of the queries about the service, those whose series exist have values.
     for name in ["datapipes_service_clients", "datapipes_client_mapped_bytes", "runtime_transfer_seconds_bucket"] {
         assert!(with_result.iter().any(|query| query.contains(name)), "nothing for {name}: {with_result:?}");

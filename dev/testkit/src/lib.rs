@@ -8,6 +8,7 @@
 //! - [`seed`], [`Random`]: what a test draws, and how a failure is replayed (`DATAPIPES_SEED`).
 //! - [`run_tests`]: the tests of a program with its own `main`.
 //! - [`GnuSort`]: the sort that ours is compared with.
+//! - [`Prometheus`]: one that reads metrics of a test.
 //! - [`UnresponsiveFs`]: a file system whose server never answers.
 //! - [`Mounted`], [`without_calls`], [`ControlGroup`]: file systems and kernels that lack
 //!   something, or have little.
@@ -23,6 +24,7 @@ mod folder;
 mod gnu_sort;
 mod harness;
 mod mounted;
+mod prometheus;
 mod random;
 #[cfg(shuttle)]
 mod schedules;
@@ -35,6 +37,7 @@ pub use folder::TempFolder;
 pub use gnu_sort::GnuSort;
 pub use harness::run_tests;
 pub use mounted::{LoopDevice, MountServer, Mounted};
+pub use prometheus::Prometheus;
 pub use random::{Random, replayed_seed, seed};
 #[cfg(shuttle)]
 pub use schedules::schedules;

@@ -277,9 +277,9 @@ impl BatchTimes {
         // Between batches, and while bytes are copied, nobody waits for the disk. What is no work
         // waits for a core, or is asleep by itself.
         let (copied, synced_in_memory) = match writes {
-            Writes::ToDisk => (0.0, 0.0),
-            Writes::ToPageCache => (write, 0.0),
-            Writes::ToMemory => (write, synced),
+            Writes::Disk => (0.0, 0.0),
+            Writes::PageCache => (write, 0.0),
+            Writes::Memory => (write, synced),
         };
         let busy = between + copied + synced_in_memory;
         let queued = (busy - cpu).clamp(0.0, (queued_at_all - queued_in_sync).max(0.0));
@@ -298,10 +298,10 @@ impl BatchTimes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Writes {
     /// Copies by a core, and syncs that have no disk to wait for.
-    ToMemory,
+    Memory,
     /// Copies by a core.
-    ToPageCache,
-    ToDisk,
+    PageCache,
+    Disk,
 }
 
 /// The page about a measurement: `--report-html`.
@@ -310,17 +310,15 @@ fn page(o: &Outcome, dir: &Path, recording: &Recording) -> HtmlPage {
     let is_cached =
         o.route.as_ref().is_some_and(|route| route.hops.iter().any(|hop| hop.primitive.ends_with("-cached")));
     let way = match (is_in_memory(dir), is_cached) {
-        (true, _) => Writes::ToMemory,
-        (false, true) => Writes::ToPageCache,
-        (false, false) => Writes::ToDisk,
+        (true, _) => Writes::Memory,
+        (false, true) => Writes::PageCache,
+        (false, false) => Writes::Disk,
     };
     let times = BatchTimes::of(o, recording, way);
     let (syncs, writes) = match way {
-        Writes::ToMemory => {
-            ("syncs of a file system without a disk", "the processor: copies into a file system in memory")
-        }
-        Writes::ToPageCache => ("the disk's syncs", "the processor: copies into the page cache"),
-        Writes::ToDisk => ("the disk's syncs", "the disk's writes"),
+        Writes::Memory => ("syncs of a file system without a disk", "copies into a file system in memory"),
+        Writes::PageCache => ("the disk's syncs", "writes into the page cache"),
+        Writes::Disk => ("the disk's syncs", "the disk's writes"),
     };
     let mut steps = vec![
         Share::new(syncs, times.sync),
@@ -424,14 +422,14 @@ mod tests {
     #[test]
     fn the_thread_of_the_batch_waits_for_a_core_and_the_others_hold_up_nothing() {
         // Eight threads on a core that others have: 2.1 s of syncs, 1.5 s of which waited for it.
-        let busy = BatchTimes::of_seconds(3.0, [2.1, 0.1], Writes::ToDisk, [1.5, 8.0], 0.4);
+        let busy = BatchTimes::of_seconds(3.0, [2.1, 0.1], Writes::Disk, [1.5, 8.0], 0.4);
         assert!((busy.queued - (1.5 + 0.4) / 3.0).abs() < 1e-9 && (busy.sync - 0.2).abs() < 1e-9, "{busy:?}");
         assert!((busy.between - 0.4 / 3.0).abs() < 1e-9, "{busy:?}");
         // Threads that wait for a core beside the sync of a batch.
-        let quiet = BatchTimes::of_seconds(3.0, [2.8, 0.1], Writes::ToDisk, [0.05, 2.0], 0.4);
+        let quiet = BatchTimes::of_seconds(3.0, [2.8, 0.1], Writes::Disk, [0.05, 2.0], 0.4);
         assert!(quiet.queued < 0.02 && quiet.sync > 0.91, "{quiet:?}");
         // A limit of 15% of a core, in memory: copies take no more than all processor time.
-        let limited = BatchTimes::of_seconds(3.0, [0.6, 1.1], Writes::ToMemory, [0.3, 7.0], 0.45);
+        let limited = BatchTimes::of_seconds(3.0, [0.6, 1.1], Writes::Memory, [0.3, 7.0], 0.45);
         assert!(limited.sync + limited.write + limited.between <= 0.151 && limited.queued > 0.8, "{limited:?}");
     }
 }
