@@ -15,17 +15,15 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that asks a port; `None` where Prometheus is not installed.
-    ///
-    /// # Panics
-    /// Where its files cannot be written.
+    /// Starts one that asks a port; `None` where Prometheus is not installed, or its files cannot
+    /// be written.
     pub fn start(folder: &Path, target: u16) -> Option<Prometheus> {
         let config = format!(
             "global:\n  scrape_interval: 250ms\nscrape_configs:\n- job_name: test\n  static_configs:\n  \
              - targets: ['127.0.0.1:{target}']\n"
         );
-        std::fs::write(folder.join("prometheus.yml"), config).expect("its settings are written");
-        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|free| free.local_addr()).expect("a free port").port();
+        std::fs::write(folder.join("prometheus.yml"), config).ok()?;
+        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|free| free.local_addr()).ok()?.port();
         let mut command = Command::new("prometheus");
         command.arg(format!("--config.file={}", folder.join("prometheus.yml").display()));
         command.arg(format!("--storage.tsdb.path={}", folder.join("data").display()));
