@@ -380,11 +380,11 @@ impl Pipe {
         self.share.as_ref().map(|share| share.lend()).transpose()
     }
 
-    /// Whether the route has a queue, so that a transfer that is started ([`start`](Self::start))
-    /// goes on by itself. Without one, as by `pread`, the thread that starts it carries it out. A
-    /// staging has none of its own: its places have routes.
+    /// Whether a transfer that is started ([`start`](Self::start)) goes on by itself, as it does
+    /// where there is an [`event`](Self::event) of its end. Otherwise the thread that starts it may
+    /// carry it out, as by `pread`.
     pub fn is_queued(&self) -> bool {
-        matches!(self.body, Body::Queued(_))
+        self.queue().is_some_and(|queue| queue.event().is_some())
     }
 
     /// Whether all loads and stores of a transfer are those of the thread that calls `transfer`.
