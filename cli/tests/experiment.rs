@@ -62,6 +62,16 @@ fn reads_are_summed_beside_a_load_and_what_is_absent_is_named() {
     for ways in ["ways as set", "2 ways", "11 ways"] {
         assert_eq!(all.iter().filter(|name| *name == ways).count(), 1, "{all:?}");
     }
+    for (wrong, why) in [
+        (&["fig4", "--size", "4M", "--chunks", "64K", "--trace", "t"][..], "fig3 --trace"),
+        (&["fig3", "--size", "1024T"], "smaller --size"),
+        (&["fig5a", "--size", "2M", "--chunks", "1M"], "chunks of 1048576 bytes"),
+        (&["fig5a", "--size", "17G"], "at most 16G"),
+    ] {
+        let refused = dpipe(&here, &[&["experiment"], wrong].concat());
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && error.contains(why), "{wrong:?}: {error}");
+    }
     // The file has no name, and nothing is left.
     assert_eq!(here.names().unwrap(), ["fig3.svg"]);
 }
@@ -73,7 +83,12 @@ fn copies_between_memories_are_measured_and_compared() {
     for figure in ["fig5a", "fig5b"] {
         let report = json(&here, &[&["experiment", figure], &brief[..]].concat());
         assert!(report["setup"].as_str().unwrap().contains("DRAM IN PLACE OF PERSISTENT MEMORY"));
-        assert!(names(&report["left_out"], "what").contains(&"persistent memory".to_owned()));
+        let left_out = names(&report["left_out"], "what");
+        assert!(left_out.contains(&"persistent memory".to_owned()));
+        // Misses are counted, or are left out with a reason.
+        let points = report["curves"].as_array().unwrap().iter().flat_map(|curve| curve["points"].as_array().unwrap());
+        let are_counted = points.clone().all(|point| point["llc_misses_per_line"].is_f64());
+        assert!(are_counted != left_out.contains(&"misses of the last-level cache".to_owned()), "{report}");
         let curves = names(&report["curves"], "primitive");
         assert!(curves.contains(&"memcpy".to_owned()), "{curves:?}");
     }

@@ -109,6 +109,15 @@ fn a_second_interrupt_ends_at_once() {
         // SAFETY: kill takes no pointer; the process is a child of our child, which waits for it.
         held > 0 && is_sort && unsafe { libc::kill(held, libc::SIGSTOP) } == 0
     });
+    // A signal of a lower number that comes before it has stopped would be taken first.
+    until("the sort has stopped", || {
+        let mut threads = fs::read_dir(format!("/proc/{held}/task")).unwrap();
+        threads.all(|thread| {
+            // One that has just ended says nothing.
+            let stat = thread.and_then(|thread| fs::read_to_string(thread.path().join("stat"))).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        })
+    });
     let interrupt = || {
         // SAFETY: as above, and the process is our child.
         assert_eq!(unsafe { libc::kill(pid.cast_signed(), libc::SIGINT) }, 0);
@@ -116,7 +125,7 @@ fn a_second_interrupt_ends_at_once() {
     interrupt();
     // What it passes on waits in the stopped program.
     until("it has taken the first one", || {
-        let status = fs::read_to_string(format!("/proc/{held}/status")).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{held}/status")).unwrap();
         let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or("0").trim();
         u64::from_str_radix(pending, 16).unwrap() & 1 << (libc::SIGTERM - 1) != 0
     });
@@ -151,7 +160,7 @@ fn a_signal_that_comes_after_the_work_ends_the_program() {
         let mut traced = Command::new("strace");
         traced.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=linkat,renameat2,renameat"]);
         traced
-            .args(["-e", "inject=linkat,renameat2,renameat:delay_exit=700000", env!("CARGO_BIN_EXE_dpipe")])
+            .args(["-e", "inject=linkat,renameat2,renameat:delay_exit=4000000", env!("CARGO_BIN_EXE_dpipe")])
             .args(words);
         let mut child = traced.current_dir(folder.at()).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         until("the output has its name", || folder.path(output).exists());

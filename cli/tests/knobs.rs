@@ -58,7 +58,7 @@ fn the_list_says_what_is_there_and_what_is_not() {
     }
     let json: Value = serde_json::from_slice(&run(&made, &["--only", "block.sda", "--json"]).stdout).unwrap();
     assert_eq!(json["knobs"].as_array().unwrap().len(), 2);
-    assert_eq!(json["knobs"][0]["verified"], "this kind of machine");
+    assert_eq!(json["knobs"][0]["verified"], "this project's test machines");
     assert_eq!(json["journal"], Value::Null);
     assert_eq!(json["knobs"][1]["allowed"]["number"]["max"], 1 << 20);
     let nothing = run(&made, &["--only", "block.sdz"]);
@@ -183,6 +183,16 @@ fn the_end_says_whether_all_is_restored() {
     fs::remove_dir_all(made.path("sys/block/sda")).unwrap();
     let gone = run(&made, &["restore"]);
     assert!(gone.status.success() && String::from_utf8_lossy(&gone.stdout).contains("is gone"), "{gone:?}");
+}
+
+#[test]
+fn a_root_that_is_not_there_is_no_machine_without_anything() {
+    for command in ["knobs", "counters"] {
+        let mut dpipe = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+        let output = dpipe.args([command, "--root", "/nowhere/at/all"]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains("/nowhere/at/all"), "{output:?}");
+    }
 }
 
 #[test]

@@ -223,6 +223,10 @@ fn what_makes_no_sense_is_refused() {
     for wrong in [
         &["placements", "--costs", "none"][..],
         &["placements", "--packet-size", "0"],
+        &["placements", "--packet-size", "63"],
+        &["placements", "--across", "18446744073709551615"],
+        &["placements", "--within", "1000000001"],
+        &["placements", "--devices", "2", "--pools", "3"],
         &["placements", "--devices", "0"],
         &["placements", "--plot", "/nowhere/at/all.svg"],
         &["pipette", "--reads", "0"],

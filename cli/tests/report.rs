@@ -411,6 +411,10 @@ fn the_sentence_names_who_was_waited_for() {
 /// A command that is stopped, and goes on, does not blame what it waited for when it was stopped.
 #[test]
 fn a_stop_is_nobodys_fault() {
+    if !Path::new("/proc/thread-self/schedstat").exists() {
+        println!("SKIPPED: a_stop_is_nobodys_fault: the kernel does not say how long a thread waited for a core");
+        return;
+    }
     let folder = folder();
     let at = folder.at();
     // It is stopped while it works, however long it took to begin.

@@ -94,7 +94,7 @@ that, and one of them is enough; if both are killed, what the shell started stay
 Verified means: this command read the origin once more, applied the transforms to it, and found
 the bytes read back from the file to be the same. An origin that can be read only once (tcp:, a
 named pipe, -) and a program that can run only once (exec:) are not verified behind a transform
-that changes bytes: the disk is compared with what the sink received, and the report says so. With
+that changes bytes: the output is compared with what the sink received, and the report says so. With
 --output - nothing can be read back, the report goes to the standard error, and what fails under
 way has been written in part.";
 

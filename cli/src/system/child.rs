@@ -62,11 +62,19 @@ fn time(t: libc::timeval) -> f64 {
 /// Runs a command to its end; returns what it used and what it wrote to its standard output. The
 /// standard error is ours.
 pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
+    run_with_codes(command, &[0])
+}
+
+/// As [`run`], for a command that does not fail if it ends with one of these codes.
+pub(crate) fn run_with_codes(command: &mut Command, codes: &[i32]) -> Result<(Usage, String)> {
     let shown = command.get_program().to_string_lossy().into_owned();
+    signals::check("run")?;
     let started = Instant::now();
     signals::keep_children();
     let mut child = datapipes::threads::start_program(command.stdin(Stdio::null()).stdout(Stdio::piped()))
         .map_err(|e| Error::io("run", e, shown.clone()))?;
+    // A signal that came before the child was there did not reach it, whoever sent it.
+    let hears_terminal = !signals::arrived();
     let stdout = child.stdout.take();
     // Read meanwhile, lest the child wait for us.
     let reader = datapipes::threads::spawn("read", move || {
@@ -82,14 +90,14 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
             return Err(error);
         }
     };
-    let (status, rusage) = wait(&mut child)?;
+    let (status, rusage) = wait(&mut child, hears_terminal)?;
     let seconds = started.elapsed().as_secs_f64();
     let read = datapipes::threads::join(reader).map_err(|lost| lost.error("run"))?;
     if signals::arrived() {
         return Err(interrupted("run"));
     }
     let output = read.map_err(|e| Error::io("read the output of", e, shown.clone()))?;
-    if !(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0) {
+    if !(libc::WIFEXITED(status) && codes.contains(&libc::WEXITSTATUS(status))) {
         let how = match libc::WIFSIGNALED(status) {
             true => format!("died of signal {}", libc::WTERMSIG(status)),
             false => format!("exit code {}", libc::WEXITSTATUS(status)),
@@ -107,8 +115,9 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
 }
 
 /// Waits, and asks the child to end where we were asked to. It looks again and again: a signal may
-/// come to another thread, so that no call of this one would return.
-fn wait(child: &mut Child) -> Result<(libc::c_int, libc::rusage)> {
+/// come to another thread, so that no call of this one would return. `hears_terminal` says that the
+/// child gets what the terminal sends to us.
+fn wait(child: &mut Child, hears_terminal: bool) -> Result<(libc::c_int, libc::rusage)> {
     let pid = child.id().cast_signed();
     let mut told = false;
     loop {
@@ -126,7 +135,7 @@ fn wait(child: &mut Child) -> Result<(libc::c_int, libc::rusage)> {
             return Err(Error::io("wait for", error, format!("process {pid}")));
         }
         // A child that is asked twice ends at once, without undoing anything.
-        if signals::arrived() && !told && !signals::is_of_terminal() {
+        if signals::arrived() && !told && !(hears_terminal && signals::is_of_terminal()) {
             told = true;
             // SAFETY: as above, the id is that of our child.
             unsafe { libc::kill(pid, libc::SIGTERM) };

@@ -16,10 +16,11 @@ use datapipes_sort::Control;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Whether the first one that arrived is the terminal's, which sends it to all programs there.
-static IS_OF_TERMINAL: AtomicBool = AtomicBool::new(false);
-/// The signal that arrived, 0 for none.
+/// The signal that arrived first, 0 for none; with [`OF_TERMINAL`] if the terminal sent it. Both
+/// are one value, because a thread may look while the handler runs on another one.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
+/// What the terminal sends goes to all programs there.
+const OF_TERMINAL: i32 = 1 << 8;
 static WORK: OnceLock<Control> = OnceLock::new();
 /// Whether the work may wait for ever.
 static WAITS_FOR_STREAMS: AtomicBool = AtomicBool::new(false);
@@ -123,10 +124,12 @@ pub(crate) fn stop_is_asked() -> bool {
 extern "C" fn nothing(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
 
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    let first = ARRIVED.compare_exchange(0, signal, SeqCst, SeqCst).is_ok();
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid structure for as long as it runs.
-    let is_of_terminal = unsafe { info.as_ref() }.is_some_and(|info| info.si_code == libc::SI_KERNEL);
-    IS_OF_TERMINAL.fetch_or(first && is_of_terminal, SeqCst);
+    let is_of_kernel = unsafe { info.as_ref() }.is_some_and(|info| info.si_code == libc::SI_KERNEL);
+    // Other signals of the kernel, such as those of limits, may be for this process alone.
+    let is_of_terminal = is_of_kernel && [libc::SIGINT, libc::SIGQUIT].contains(&signal);
+    let value = if is_of_terminal { signal | OF_TERMINAL } else { signal };
+    let first = ARRIVED.compare_exchange(0, value, SeqCst, SeqCst).is_ok();
     if let Some(control) = WORK.get() {
         control.stop();
     }
@@ -198,7 +201,12 @@ static UNDONE: Mutex<String> = Mutex::new(String::new());
 /// Whether the signal that arrived was sent by the terminal, and so to what this process has
 /// started as well.
 pub(crate) fn is_of_terminal() -> bool {
-    IS_OF_TERMINAL.load(SeqCst)
+    ARRIVED.load(SeqCst) & OF_TERMINAL != 0
+}
+
+/// The number of the signal that arrived, 0 for none.
+fn number() -> i32 {
+    ARRIVED.load(SeqCst) & !OF_TERMINAL
 }
 
 /// Says what will have been undone when a signal has stopped the work.
@@ -227,7 +235,7 @@ pub(crate) fn late(command: &str) -> Option<String> {
 
 /// The signal that arrived, in words.
 fn name() -> Option<&'static str> {
-    match ARRIVED.load(SeqCst) {
+    match number() {
         0 => None,
         libc::SIGINT => Some("Ctrl-C"),
         libc::SIGTERM => Some("SIGTERM"),
@@ -248,7 +256,7 @@ pub(crate) fn undone(command: &str) -> Option<String> {
 
 /// Whether a signal asked to stop.
 pub(crate) fn arrived() -> bool {
-    ARRIVED.load(SeqCst) != 0
+    number() != 0
 }
 
 /// The error of a signal that arrived.
@@ -263,7 +271,7 @@ pub(crate) fn check(operation: &'static str) -> datapipes::Result<()> {
 
 /// Dies of the signal that arrived, if one did.
 pub(crate) fn die_of_signal() {
-    match ARRIVED.load(SeqCst) {
+    match number() {
         0 => {}
         signal => die_of(signal),
     }

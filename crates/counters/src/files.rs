@@ -50,20 +50,23 @@ pub(crate) fn numa(root: &Path, key: &str) -> Sum {
 const SECTOR: u64 = 512;
 
 /// Sums a column of the disks' statistics, in bytes. Devices that pass requests on to others (LVM,
-/// RAID) are left out, for the others count them.
+/// RAID, and loop devices, whose file is on another one) are left out, for the others count them.
 pub(crate) fn disks(root: &Path, column: usize) -> Sum {
     let folder = root.join("sys/block");
-    let devices =
-        tree::names(&folder).into_iter().filter(|name| tree::names(&folder.join(name).join("slaves")).is_empty());
-    let values: Vec<u64> = devices
-        .filter_map(|name| {
-            let text = tree::text(&folder.join(name).join("stat"))?;
-            text.split_whitespace().nth(column)?.parse::<u64>().ok()
+    let is_counted_below = |name: &String| {
+        folder.join(name).join("loop").exists() || !tree::names(&folder.join(name).join("slaves")).is_empty()
+    };
+    let devices = tree::names(&folder).into_iter().filter(|name| !is_counted_below(name));
+    let values: Result<Vec<u64>, String> = devices
+        .map(|name| {
+            let text = tree::text(&folder.join(&name).join("stat"));
+            let value = text.and_then(|text| text.split_whitespace().nth(column)?.parse::<u64>().ok());
+            value.ok_or_else(|| format!("/sys/block/{name}/stat cannot be read"))
         })
         .collect();
-    match values.is_empty() {
-        true => Err("no block device in /sys/block has statistics".into()),
-        false => Ok(values.into_iter().fold(0, u64::wrapping_add).wrapping_mul(SECTOR)),
+    match values? {
+        none if none.is_empty() => Err("no block device in /sys/block has statistics".into()),
+        values => Ok(values.into_iter().fold(0, u64::wrapping_add).wrapping_mul(SECTOR)),
     }
 }
 

@@ -250,7 +250,9 @@ impl CounterSet {
                 .iter()
                 .try_fold(0.0, |sum, (event, bytes)| Ok(sum + count(event)?.0 as f64 * bytes))
                 .map(|sum| sum as u64),
-            Source::File { read, before } => read(&self.root).map(|now| now.wrapping_sub(*before)),
+            Source::File { read, before } => read(&self.root).and_then(|now| {
+                now.checked_sub(*before).ok_or_else(|| "less is counted than at the beginning: a part is gone".into())
+            }),
             Source::Absent(why) => Err(why.clone()),
         };
         match value {
@@ -331,6 +333,11 @@ fn memory(root: &Path, about: About, names: &[&str]) -> Counter {
         };
         return absent(about, CounterScope::Machine, lives_at, why.into());
     }
+    of_units(root, about, lives_at, events)
+}
+
+/// The sum of events of a package's units.
+fn of_units(root: &Path, about: About, lives_at: String, events: Vec<UncoreEvent>) -> Counter {
     let open = |UncoreEvent { code, cores, bytes, .. }: UncoreEvent| {
         cores.into_iter().map(move |core| PerfEvent::open(code, CountedBy::Core(core)).map(|event| (event, bytes)))
     };
@@ -342,12 +349,16 @@ fn memory(root: &Path, about: About, names: &[&str]) -> Counter {
     Counter { about, scope: CounterScope::Machine, lives_at, source }
 }
 
-/// The kernel has the units of some processors, and names no events of them.
 fn pcie(root: &Path) -> Counter {
+    let events = uncore::port_events(root);
+    if let Some(first) = events.first() {
+        let lives_at = first.source.clone();
+        return of_units(root, PCIE, lives_at, events);
+    }
     let units = uncore::devices(root, "uncore_iio").len();
     let why = match units {
         0 => "the kernel counts nothing of PCI Express here (no uncore_iio)".to_owned(),
-        units => format!("{units} units are there, but the kernel names none of their events"),
+        units => format!("{units} units are there, but the kernel names no event that counts bytes"),
     };
     absent(PCIE, CounterScope::Machine, "/sys/bus/event_source/devices/uncore_iio*".into(), why)
 }

@@ -1,4 +1,4 @@
-//! Events of a package's memory controllers, which the kernel names in sysfs
+//! Events of a package's memory controllers and PCI Express ports, which the kernel names in sysfs
 //! (Linux, Documentation/ABI/testing/sysfs-bus-event_source-devices-events).
 
 use std::path::Path;
@@ -30,6 +30,22 @@ pub(crate) fn devices(root: &Path, begin: &str) -> Vec<String> {
 pub(crate) fn memory_events(root: &Path, names: &[&str]) -> Vec<UncoreEvent> {
     let all = devices(root, "uncore_imc");
     all.iter().filter_map(|device| names.iter().find_map(|name| event(root, device, name))).collect()
+}
+
+/// Returns the events that count the bytes of PCI Express ports, in both directions. Counters that
+/// always run have names (Linux, arch/x86/events/intel/uncore_snbep.c: `bw_in_port0`).
+pub(crate) fn port_events(root: &Path) -> Vec<UncoreEvent> {
+    let is_of_port = |name: &str| {
+        ["bw_in_port", "bw_out_port"].iter().any(|begin| {
+            name.strip_prefix(begin).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        })
+    };
+    let mut all = Vec::new();
+    for device in devices(root, "uncore_iio") {
+        let names = tree::names(&root.join(DEVICES).join(&device).join("events"));
+        all.extend(names.iter().filter(|name| is_of_port(name)).filter_map(|name| event(root, &device, name)));
+    }
+    all
 }
 
 fn event(root: &Path, device: &str, name: &str) -> Option<UncoreEvent> {

@@ -143,6 +143,50 @@ fn an_event_of_a_memory_controller_is_asked_of_the_kernel() {
 }
 
 #[test]
+fn events_of_ports_are_asked_of_the_kernel() {
+    let folder = TempFolder::new().unwrap();
+    let device = "sys/bus/event_source/devices/uncore_iio_free_running_0";
+    for (file, text) in [
+        // No kernel has as many kinds.
+        ("type", "4294967295"),
+        ("cpumask", "0"),
+        ("format/event", "config:0-7"),
+        ("format/umask", "config:8-15"),
+        ("events/ioclk", "event=0xff,umask=0x10"),
+        ("events/bw_in_port2", "event=0xff,umask=0x22"),
+        ("events/bw_in_port2.scale", "3.814697266e-6"),
+        ("events/bw_in_port2.unit", "MiB"),
+    ] {
+        put(folder.at(), &format!("{device}/{file}"), text);
+    }
+    let all = CounterSet::open_under(folder.at()).read();
+    let reading = of(&all, "pcie_bytes");
+    assert!(reading.source.ends_with("uncore_iio_free_running_0/events/bw_in_port2"), "{reading:?}");
+    let why = reading.absent.as_ref().unwrap();
+    assert!(why.contains("not count it") || why.contains("permitted"), "{why}");
+}
+
+#[test]
+fn disks_are_counted_once_and_one_that_goes_is_no_zero() {
+    let folder = TempFolder::new().unwrap();
+    let stat = |read: u64| format!("1 0 {read} 0 0 0 0 0 0 0 0");
+    put(folder.at(), "sys/block/sda/stat", &stat(100));
+    put(folder.at(), "sys/block/sdb/stat", &stat(100));
+    // What a loop device reads is read from a disk.
+    put(folder.at(), "sys/block/loop0/stat", &stat(100));
+    put(folder.at(), "sys/block/loop0/loop/backing_file", "/file");
+    let counters = CounterSet::open_under(folder.at());
+    ["sda", "sdb", "loop0"].iter().for_each(|disk| put(folder.at(), &format!("sys/block/{disk}/stat"), &stat(110)));
+    assert_eq!(of(&counters.read(), "disk_read").value, Some(2 * 10 * 512));
+    put(folder.at(), "sys/block/sda/stat", "");
+    let reading = of(&counters.read(), "disk_read").clone();
+    assert!(reading.value.is_none() && reading.absent.as_ref().unwrap().contains("sda/stat"), "{reading:?}");
+    std::fs::remove_dir_all(folder.at().join("sys/block/sda")).unwrap();
+    let reading = of(&counters.read(), "disk_read").clone();
+    assert!(reading.value.is_none() && reading.absent.as_ref().unwrap().contains("a part is gone"), "{reading:?}");
+}
+
+#[test]
 fn a_reading_is_a_sample_in_the_units_of_the_vocabulary() {
     let mut reading = CounterReading {
         name: "llc_occupancy",

@@ -317,6 +317,6 @@ pub(crate) struct About {
 
 /// It was set and restored on machines like those of this project: two processors of Zen 4, virtual
 /// disks, Linux 6.
-pub(crate) const THIS_KIND: &str = "this kind of machine";
+pub(crate) const THIS_KIND: &str = "this project's test machines";
 /// No machine of this project has it.
 pub(crate) const MADE_TREES: &str = "made trees only";

@@ -78,8 +78,9 @@ pub(crate) fn totals() -> Totals {
         Ok(environment) => {
             let build = Build { target: "target/python-quick", settings: &QUICK, objects: false };
             let (steps, mut totals) = environment.check(&[], &build);
-            if steps.finish().is_err() {
+            if let Err(why) = steps.finish() {
                 totals.failed = totals.failed.max(1);
+                totals.failed_names.push(format!("the Python package ({why})"));
             }
             totals
         }
@@ -208,7 +209,7 @@ impl Environment {
             if build.objects {
                 tests.env("DATAPIPES_TEST_SERVER", root().join("target/debug/examples/serve"));
             }
-            tests.args(["-q", "-rs", "-p", "no:cacheprovider"]).args(options);
+            tests.args(["-q", "-rsfE", "-p", "no:cacheprovider"]).args(options);
             count_tests(&mut tests, SILENCE, &mut totals)
         });
         (steps, totals)
@@ -260,6 +261,8 @@ fn note(line: &str, totals: &mut Totals) {
     if let Some((_, skipped)) = line.strip_prefix("SKIPPED [").and_then(|rest| rest.split_once("] ")) {
         let (test, why) = skipped.split_once(": ").unwrap_or((skipped, "no reason given"));
         totals.skipped.push((format!("python-test {test}"), why.to_owned()));
+    } else if let Some(test) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
+        totals.failed_names.push(test.split(" - ").next().unwrap_or(test).to_owned());
     } else if line.starts_with(|first: char| first.is_ascii_digit()) && line.contains(" in ") {
         totals.passed += count(line, "passed");
         totals.failed += count(line, "failed") + count(line, "error") + count(line, "errors");
@@ -291,6 +294,7 @@ mod tests {
         ];
         lines.iter().for_each(|line| note(line, &mut totals));
         assert_eq!((totals.passed, totals.failed), (99, 3));
+        assert_eq!(totals.failed_names, ["tests/test_files.py::test_x"]);
         let why = "could not import 'torch': No module named 'torch'".to_owned();
         assert_eq!(totals.skipped, [("python-test tests/test_torch.py:11".to_owned(), why)]);
         note("101 passed in 9.52s", &mut totals);

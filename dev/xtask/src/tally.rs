@@ -27,6 +27,7 @@ pub(crate) struct TestOutputParser {
     skipped: BTreeMap<String, String>,
     not_applicable: BTreeMap<String, String>,
     ignored: Vec<(String, String)>,
+    failed_names: Vec<String>,
     failures: Vec<String>,
     in_outputs: bool,
     in_failures: bool,
@@ -41,6 +42,7 @@ pub(crate) struct Totals {
     /// Name and reason.
     pub(crate) not_applicable: Vec<(String, String)>,
     pub(crate) unfinished_programs: usize,
+    pub(crate) failed_names: Vec<String>,
     /// What failed and the outputs of the tests that did, line by line.
     pub(crate) failures: Vec<String>,
 }
@@ -53,6 +55,7 @@ impl Totals {
         self.skipped.extend(other.skipped);
         self.not_applicable.extend(other.not_applicable);
         self.unfinished_programs += other.unfinished_programs;
+        self.failed_names.extend(other.failed_names);
     }
 }
 
@@ -79,6 +82,9 @@ impl TestOutputParser {
             self.failed += count(counts, "failed");
         } else if self.in_failures {
             self.failures.push(line);
+        } else if let Some(target) = line.strip_prefix("    `-").and_then(|rest| rest.strip_suffix('`')) {
+            // The list of what failed with which cargo ends, those that died without a result too.
+            self.failed_names.push(format!("-{target}"));
         } else if !self.in_outputs {
             self.progress(&line);
         }
@@ -92,6 +98,7 @@ impl TestOutputParser {
             if result == "ok" {
                 self.passed_names.insert(name.to_string());
             } else if result.starts_with("FAILED") {
+                self.failed_names.push(name.to_string());
                 self.failures.push(line.to_string());
             } else if let Some(why) = result.strip_prefix("ignored") {
                 let why = why.trim_start_matches([',', ' ']);
@@ -116,6 +123,7 @@ impl TestOutputParser {
             skipped: self.skipped.into_iter().chain(self.ignored).collect(),
             not_applicable: self.not_applicable.into_iter().collect(),
             unfinished_programs: self.programs_started.saturating_sub(self.programs_finished),
+            failed_names: self.failed_names,
             failures: self.failures,
         }
     }
@@ -204,8 +212,10 @@ mod tests {
         let totals = tally(
             "running 2 tests\ntest one ... ok\ntest two ... FAILED\n\nsuccesses:\n---- one stdout ----\nchatter\n\n\
              failures:\n---- two stdout ----\nthe reason\nfailures:\n    two\n\
-             test result: FAILED. 1 passed; 1 failed\nrunning 1 test\ntest three ... ok\n",
+             test result: FAILED. 1 passed; 1 failed\nrunning 1 test\ntest three ... ok\n\
+             error: 1 target failed:\n    `-p dpipe --test kill`\n",
         );
+        assert_eq!(totals.failed_names, ["two", "-p dpipe --test kill"]);
         assert_eq!(totals.failures, ["test two ... FAILED", "---- two stdout ----", "the reason", "    two"]);
     }
 

@@ -120,7 +120,22 @@ fn stream_within(
     match (failed, passed + skipped + not_applicable) {
         (0, 0) => Err("no test ran".into()),
         (0, _) => Ok(()),
-        _ => Err("tests failed".into()),
+        // The table of steps ends a log of which people may see the end alone.
+        _ => Err(failure(failed, &totals.failed_names).into()),
+    }
+}
+
+/// How many tests failed, and the names of the first ones.
+fn failure(failed: usize, names: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let mut said = format!("{failed} of the tests failed");
+    for (at, name) in names.iter().take(SHOWN).enumerate() {
+        said += if at == 0 { ": " } else { ", " };
+        said += name;
+    }
+    match names.len().checked_sub(SHOWN) {
+        None | Some(0) => said,
+        Some(more) => format!("{said}, and {more} more"),
     }
 }
 
@@ -193,6 +208,15 @@ mod tests {
         // Lines that are printed here would be counted by who runs this test.
         let silent = |_: &str| ();
         let error = stream_within(&mut command, Duration::from_millis(300), silent, Totals::default).unwrap_err();
-        assert_eq!(error.to_string(), "tests failed");
+        assert_eq!(error.to_string(), "1 of the tests failed");
+    }
+
+    #[test]
+    fn a_failure_names_the_tests() {
+        let names = |count: usize| (0..count).map(|at| format!("t{at}")).collect::<Vec<_>>();
+        assert_eq!(failure(3, &names(2)), "3 of the tests failed: t0, t1");
+        let many = failure(30, &names(30));
+        assert!(many.starts_with("30 of the tests failed: t0, t1, ") && many.ends_with(", t19, and 10 more"), "{many}");
+        assert!(!many.contains("t20"), "{many}");
     }
 }

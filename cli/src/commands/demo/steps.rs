@@ -11,8 +11,6 @@ use super::outcome::{Checked, Sorted};
 use crate::progress::{self, State};
 use crate::report::options::READ_BY_CALLER;
 use crate::system::child::{self, Usage};
-use crate::system::signals;
-use crate::system::signals::interrupted;
 
 /// The settings that the steps share.
 pub(super) struct Steps<'a> {
@@ -38,12 +36,9 @@ impl<'a> Steps<'a> {
     /// error here.
     pub(super) fn check(&self, path: &Path) -> Result<Checked> {
         let mut command = Command::new(&self.dpipe);
-        command.args(["check", "records-ascii", "--json"]).arg(path).stderr(std::process::Stdio::inherit());
-        let output = command.output().map_err(|e| Error::io("run", e, self.dpipe.display().to_string()))?;
-        if signals::arrived() {
-            return Err(interrupted("demo"));
-        }
-        serde_json::from_slice(&output.stdout).map_err(|e| {
+        command.args(["check", "records-ascii", "--json"]).arg(path);
+        let (_, said) = child::run_with_codes(&mut command, &[0, 1])?;
+        serde_json::from_str(&said).map_err(|e| {
             Error::new(ErrorKind::System, "check", format!("{}: its report could not be read: {e}", path.display()))
         })
     }

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use datapipes::backend::Constraints;
+use datapipes::topology::BlockDevice;
 use datapipes::{Dram, Error, ErrorKind, FileAccess, Machine, Result, Span, Ssd};
 use datapipes_counters::{CounterSet, difference};
 use datapipes_knobs::{KnobTransaction, MachineKnob, MachineTree, list};
 use datapipes_models::io_cache::{AccessAgent, AccessKind, TraceAccess};
 
-use super::figure::{CHUNKS, Curve, Figure, Latencies, Point, absence, pin};
+use super::figure::{CHUNKS, Curve, Figure, Latencies, Point, absence, misses_per_line, pin};
 use super::load::MemoryLoad;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
@@ -60,8 +61,8 @@ pub(crate) struct Args {
     /// Draw the curves as SVG
     #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     plot: Option<SideFileArgument>,
-    /// Write what the device wrote and the core read, for `dpipe model ddio --trace`; for one size
-    /// of chunks, without the load
+    /// Write what the device wrote and the core read, for `dpipe model ddio --trace`; fig3 alone,
+    /// for one size of chunks, without the load
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     trace: Option<SideFileArgument>,
 }
@@ -79,7 +80,6 @@ pub(crate) enum Varied {
 const MAX_BUFFERS: u64 = 4 << 30;
 /// What direct requests are multiples of.
 const BLOCK: u64 = 4096;
-const LINE: u64 = 64;
 /// The most accesses that are written to a trace.
 const MAX_TRACED: usize = 1 << 20;
 /// The bytes that are written at once.
@@ -100,6 +100,10 @@ pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
             let advice = "give multiples of 4K, up to the file's length, and 4G for all that are under way";
             return Err(Error::new(ErrorKind::InvalidInput, "experiment", why).with_advice(advice));
         }
+    }
+    if args.trace.is_some() && varied == Varied::Ways {
+        let error = Error::new(ErrorKind::InvalidInput, "experiment", "a trace of a reader with a load beside it");
+        return Err(error.with_advice("a trace is of the reader alone: `dpipe experiment fig3 --trace` writes it"));
     }
     if args.trace.is_some() && chunks.len() != 1 {
         let why = format!("a trace of {} sizes of chunks", chunks.len());
@@ -159,6 +163,9 @@ pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
 fn write_trace(file: &SideFile, accesses: &[TraceAccess]) -> Result<()> {
     let mut text = String::from("# who what address bytes; chunks count as written when they are asked for\n");
     accesses.iter().for_each(|access| _ = writeln!(text, "{access}"));
+    if accesses.len() == MAX_TRACED {
+        text += "# there were more accesses, which are not here\n";
+    }
     file.write_text(&text)
 }
 
@@ -181,6 +188,14 @@ impl<'a> Setup<'a> {
     fn new(machine: &'a Machine, args: &Args, chunks: &'a [u64]) -> Result<Setup<'a>> {
         let file = Ssd::unlinked_in(&args.dir)?;
         let file_bytes = args.size / BLOCK * BLOCK;
+        match BlockDevice::behind(&args.dir)?.available_bytes {
+            Some(free) if free < file_bytes => {
+                let why = format!("{} has {free} bytes free, and {file_bytes} are needed", args.dir.display());
+                let error = Error::new(ErrorKind::NoSpace, "experiment", why);
+                return Err(error.with_advice("give a smaller --size, or another --dir"));
+            }
+            _ => {}
+        }
         fill(machine, &file, file_bytes)?;
         let mut cores: Vec<usize> = machine.topology().usable_cores().map(|core| core.index).collect();
         if !cores.is_empty() {
@@ -299,7 +314,6 @@ impl<'a> Setup<'a> {
         let seconds = since.elapsed().as_secs_f64();
         let cpu = thread_cpu() - cpu;
         let counted = difference(&before, &counters.read());
-        let misses = counted.iter().find(|reading| reading.name == "llc_misses").and_then(|reading| reading.value);
         let bytes = done * chunk;
         Ok(Point {
             chunk_bytes: chunk,
@@ -312,7 +326,7 @@ impl<'a> Setup<'a> {
                 .as_ref()
                 .zip(load_before)
                 .map(|(load, before)| (load.bytes() - before) as f64 / seconds),
-            llc_misses_per_line: misses.map(|misses| misses as f64 / (bytes / LINE).max(1) as f64),
+            llc_misses_per_line: misses_per_line(&counted, bytes),
         })
     }
 }

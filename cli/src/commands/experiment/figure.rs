@@ -182,6 +182,13 @@ pub(super) fn absence(readings: &[CounterReading], name: &str) -> Option<String>
     readings.iter().find(|reading| reading.name == name)?.absent.clone()
 }
 
+/// The misses of the last-level cache for each line of so many bytes, if they were counted.
+pub(super) fn misses_per_line(counted: &[CounterReading], bytes: u64) -> Option<f64> {
+    const LINE: u64 = 64;
+    let misses = counted.iter().find(|reading| reading.name == "llc_misses").and_then(|reading| reading.value);
+    misses.map(|misses| misses as f64 / (bytes / LINE).max(1) as f64)
+}
+
 /// Keeps the calling thread on a core.
 pub(super) fn pin(core: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();

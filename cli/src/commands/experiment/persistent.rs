@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use datapipes::backend::Constraints;
 use datapipes::memory::MemoryRange;
 use datapipes::{Dram, Error, ErrorKind, Locator, Machine, Result, Span, Uri};
+use datapipes_counters::{CounterSet, difference};
 
-use super::figure::{CHUNKS, Curve, Figure, Latencies, Point};
+use super::figure::{CHUNKS, Curve, Figure, Latencies, Point, absence, misses_per_line};
 use crate::any_locator::{AnyLocator, Memory};
 use crate::arguments::ending::Ending;
 use crate::arguments::units::{self, parse_size};
@@ -72,9 +73,12 @@ const ENGINE: &str = "an engine";
 pub(crate) fn run(args: &Args, direction: Direction) -> Result<()> {
     let plot = SideFiles::beside(CommandPlaces::of("experiment")).take("--plot", args.plot.as_ref())?;
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
-    let too_long = chunks.iter().find(|chunk| **chunk == 0 || chunk.saturating_mul(args.depth.into()) > args.size);
-    if too_long.is_some() || args.size > MAX_SIZE {
-        let why = format!("chunks of {too_long:?} bytes at depth {} in {} bytes", args.depth, args.size);
+    let wrong = chunks.iter().find(|chunk| **chunk == 0 || chunk.saturating_mul(args.depth.into()) > args.size);
+    let wrong = match wrong {
+        Some(chunk) => Some(format!("chunks of {chunk} bytes at depth {} in {} bytes", args.depth, args.size)),
+        None => (args.size > MAX_SIZE).then(|| format!("{} bytes", args.size)),
+    };
+    if let Some(why) = wrong {
         let advice = "all chunks under way must fit into --size, which is at most 16G";
         return Err(Error::new(ErrorKind::InvalidInput, "experiment", why).with_advice(advice));
     }
@@ -131,6 +135,9 @@ pub(crate) fn run(args: &Args, direction: Direction) -> Result<()> {
             figure.leave_out(format!("copies by {ENGINE}"), error.to_string());
             figure.leave_out("the engine's writes into the cache or past it (DCA)", "there is no engine");
         }
+    }
+    if let Some(why) = absence(&CounterSet::open().read(), "llc_misses") {
+        figure.leave_out("misses of the last-level cache", why);
     }
     figure.leave_out("bytes that the medium itself moved (write amplification)", "nothing counts them here");
     figure.show(args.json, plot.as_ref())
@@ -217,7 +224,8 @@ impl Copies<'_> {
         let mut started = vec![Instant::now(); self.depth as usize];
         let mut latencies = Latencies::default();
         let (mut next, mut done) = (0u64, 0u64);
-        let cpu = own_cpu_seconds();
+        let counters = CounterSet::open();
+        let (before, cpu) = (counters.read(), own_cpu_seconds());
         let since = Instant::now();
         while next < self.depth {
             (started[next as usize], next) = (Instant::now(), next + 1);
@@ -235,6 +243,7 @@ impl Copies<'_> {
         }
         drop(batch);
         let (seconds, cpu) = (since.elapsed().as_secs_f64(), own_cpu_seconds() - cpu);
+        let misses = misses_per_line(&difference(&before, &counters.read()), done * chunk);
         let copied = (done.min(places) * chunk) as usize;
         if !are_equal(of_source, of_target, copied)? {
             let why = format!(
@@ -251,7 +260,7 @@ impl Copies<'_> {
             p99_us: latencies.below(0.99),
             cpu_share: cpu / seconds,
             load_bytes_per_second: None,
-            llc_misses_per_line: None,
+            llc_misses_per_line: misses,
         })
     }
 }

@@ -13,6 +13,7 @@ use datapipes_metrics::{Sample, prometheus};
 use serde::Serialize;
 
 use crate::arguments::ending::Ending;
+use crate::arguments::folder;
 use crate::arguments::units;
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::system::signals::{self, WaitsFor};
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
     /// Use the files under this folder, a recorded or made tree, instead of the machine's
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = folder)]
     root: PathBuf,
     /// The command that is counted
     #[arg(last = true, value_name = "COMMAND")]
@@ -127,7 +128,7 @@ fn text(counters: &[CounterReading]) -> String {
         };
         let scope = match reading.scope {
             CounterScope::Thread => "",
-            CounterScope::Machine => " (of the whole machine)",
+            CounterScope::Machine => " (of the machine)",
         };
         let part =
             reading.counted_part.map_or(String::new(), |part| format!(", counted {:.0} % of the time", part * 100.0));

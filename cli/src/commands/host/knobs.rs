@@ -15,6 +15,7 @@ use datapipes_knobs::{
 use serde::Serialize;
 
 use crate::arguments::ending::Ending;
+use crate::arguments::folder;
 use crate::arguments::setting::parse_setting;
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::system::signals::{self, WaitsFor};
@@ -74,7 +75,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Use the settings under this folder, a recorded or made tree, instead of the machine's
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = folder)]
     root: PathBuf,
 }
 
@@ -89,7 +90,7 @@ enum Action {
         #[arg(long)]
         forget: bool,
         /// Use the settings under this folder instead of the machine's
-        #[arg(long, value_name = "DIR", default_value = "/")]
+        #[arg(long, value_name = "DIR", default_value = "/", value_parser = folder)]
         root: PathBuf,
     },
     /// Restore when the standard input is closed; `set` starts this
@@ -119,7 +120,7 @@ struct SetArgs {
     #[arg(long)]
     json: bool,
     /// Use the settings under this folder instead of the machine's
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = folder)]
     root: PathBuf,
     /// The command that runs meanwhile; shares of cache and bandwidth are for its threads
     #[arg(last = true, value_name = "COMMAND")]

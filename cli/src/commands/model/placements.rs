@@ -38,10 +38,10 @@ pub(crate) struct Args {
     #[arg(long, alias = "set", default_value = "calibrated", value_name = "NAME")]
     costs: String,
     /// Nanoseconds of a command's round trip between machines
-    #[arg(long, value_name = "NS")]
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=MAX_ROUND_TRIP_NS))]
     across: Option<u64>,
     /// Nanoseconds of a command's round trip within a pool
-    #[arg(long, value_name = "NS")]
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=MAX_ROUND_TRIP_NS))]
     within: Option<u64>,
     /// Bytes of the largest write
     #[arg(long, alias = "packet", value_name = "SIZE", value_parser = parse_size)]
@@ -62,6 +62,12 @@ pub(crate) struct Args {
     #[arg(long, alias = "svg", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     plot: Option<SideFileArgument>,
 }
+
+/// A second. A model of much longer times says nothing of machines in one room.
+const MAX_ROUND_TRIP_NS: u64 = 1_000_000_000;
+
+/// The shortest write. The model has an event for each.
+const MIN_PACKET: u64 = 64;
 
 /// Everything that is shown.
 #[derive(Debug, Serialize)]
@@ -96,8 +102,15 @@ fn report(args: &Args) -> Result<Report> {
         let error = Error::new(ErrorKind::InvalidInput, "model", format!("there is no set `{}`", args.costs));
         return Err(error.with_advice(format!("take one of {}", names.join(", "))));
     };
-    if args.packet_size == Some(0) {
-        return Err(Error::new(ErrorKind::InvalidInput, "model", "packets of no bytes carry nothing"));
+    if let Some(bytes) = args.packet_size.filter(|bytes| *bytes < MIN_PACKET) {
+        let error = Error::new(ErrorKind::InvalidInput, "model", format!("packets of {bytes} bytes"));
+        return Err(error.with_advice(format!("give --packet-size {MIN_PACKET} or more")));
+    }
+    if args.pools > args.devices {
+        let why = format!("{} devices in {} machines", args.devices, args.pools);
+        return Err(
+            Error::new(ErrorKind::InvalidInput, "model", why).with_advice("give at most a machine for each device")
+        );
     }
     let parameters = &mut set.parameters;
     args.across.into_iter().for_each(|ns| parameters.across.round_trip = Time::ns(ns));

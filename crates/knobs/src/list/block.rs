@@ -21,7 +21,10 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
         }
     }
     if all.is_empty() {
-        let why = "no block device is in /sys/block".to_owned();
+        let why = match tree.names("sys/block").is_empty() {
+            true => "no block device is in /sys/block".to_owned(),
+            false => "no attribute of the block devices in /sys/block can be read".to_owned(),
+        };
         all.push(MachineKnob::absent("block.DEVICE.scheduler", "The order of requests", ABOUT, why));
     }
     all

@@ -6,7 +6,7 @@ use crate::tree::MachineTree;
 const DEVICES: &str = "sys/bus/dsa/devices";
 const ABOUT: About = About {
     affects: "pipes that a DMA engine carries out",
-    needs: "root, and a work queue that is disabled (`accel-config disable-wq`)",
+    needs: "root, and a work queue that is disabled (`accel-config disable-wq`); for its size, the device too",
     verified: MADE_TREES,
 };
 /// The most descriptors of a queue and of a device.
@@ -48,10 +48,17 @@ fn work_queue(tree: &MachineTree, queue: &str) -> Vec<MachineKnob> {
             "mode",
             "Whether one process has the queue (dedicated, MOVDIR64B) or several (shared, ENQCMD)",
             words(&["dedicated", "shared"]),
+        )
+        // A dedicated queue has no threshold, and the kernel takes no 0 for one.
+        .changing(format!("dsa.{queue}.threshold"), file("threshold")),
+        // A queue as the driver makes it holds nothing and is in no group.
+        knob("size", "How many descriptors it holds, 0 for a queue that is not set up", range(0, MAX_ENTRIES)),
+        knob(
+            "group_id",
+            "The group of queues and engines it belongs to, -1 for none",
+            words(&["-1", "0", "1", "2", "3"]),
         ),
-        knob("size", "How many descriptors it holds", range(1, MAX_ENTRIES)),
-        knob("group_id", "The group of queues and engines it belongs to", range(0, 3)),
-        knob("priority", "Its weight within the group", range(1, MAX_PRIORITY)),
+        knob("priority", "Its weight within the group, 0 for a queue that is not set up", range(0, MAX_PRIORITY)),
         knob(
             "block_on_fault",
             "Whether the device waits for a page that is not there, or ends the descriptor",

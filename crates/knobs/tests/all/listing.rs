@@ -149,8 +149,8 @@ fn each_says_what_it_was_tried_on() {
     for knob in list(&Made::xeon().tree()) {
         let kind = knob.name.split('.').next().unwrap();
         let expected = match kind {
-            "memory" | "block" => "this kind of machine",
-            "io_uring" if knob.name != "io_uring.poll_queues" => "this kind of machine",
+            "memory" | "block" => "this project's test machines",
+            "io_uring" if knob.name != "io_uring.poll_queues" => "this project's test machines",
             _ => "made trees only",
         };
         assert_eq!(knob.verified, expected, "{}", knob.name);

@@ -48,6 +48,44 @@ fn they_are_set_and_restored() {
 }
 
 #[test]
+fn a_work_queue_as_the_driver_makes_it_is_set_up_and_restored() {
+    let made = Made::xeon();
+    let file = |attribute: &str| format!("sys/bus/dsa/devices/wq0.0/{attribute}");
+    for (attribute, value) in [("size", "0"), ("group_id", "-1"), ("priority", "0"), ("threshold", "0")] {
+        made.put(&file(attribute), value);
+    }
+    let before = made.snapshot();
+    let wanted = [("mode", "shared"), ("size", "16"), ("group_id", "1"), ("priority", "10")];
+    let names = wanted.map(|(attribute, _)| format!("dsa.wq0.0.{attribute}"));
+    let all: Vec<_> = names.iter().zip(wanted).map(|(name, (_, value))| (&name[..], value)).collect();
+    let set = KnobTransaction::begin(&made.tree(), &settings(&all), &[], None, &mut |_| {}).unwrap();
+    wanted.iter().for_each(|(attribute, value)| assert_eq!(made.text(&file(attribute)), *value, "{attribute}"));
+    assert!(set.restore(&mut |_| {}).unwrap().left.is_empty());
+    assert_eq!(made.snapshot(), before);
+    // A dedicated queue loses its threshold, which comes back with the mode.
+    made.put(&file("mode"), "shared");
+    made.put(&file("threshold"), "8");
+    let before = made.snapshot();
+    let one = settings(&[("dsa.wq0.0.mode", "dedicated")]);
+    // As the kernel does it.
+    let mut forget = |step| {
+        if step == TransactionStep::Verify {
+            made.put(&file("threshold"), "0");
+        }
+    };
+    let set = KnobTransaction::begin(&made.tree(), &one, &[], None, &mut forget).unwrap();
+    assert!(set.restore(&mut |_| {}).unwrap().left.is_empty());
+    assert_eq!(made.snapshot(), before);
+    for (name, value) in
+        [("group_id", "-2"), ("group_id", "4"), ("size", "129"), ("priority", "16"), ("threshold", "0")]
+    {
+        let one = settings(&[(&format!("dsa.wq0.0.{name}"), value)]);
+        let refused = KnobPlan::new(&made.tree(), &one, &[], "x").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{name}={value}: {refused}");
+    }
+}
+
+#[test]
 fn dropping_restores_and_keeping_does_not() {
     let made = Made::xeon();
     let one = settings(&[("block.nvme0n1.read_ahead_kb", "4096")]);

@@ -253,18 +253,20 @@ fn whose(movements: impl Iterator<Item = Whose>, what: &str, role: MovementRole)
     let named = Whose::ALL.into_iter().filter(|whose| movements.contains(whose));
     let is_program = |whose: &Whose| matches!(whose, Whose::Program | Whose::CompressProgram);
     let devices: Vec<&str> = named.filter(|whose| !is_program(whose)).map(Whose::words).collect();
-    let program = match (movements.contains(&Whose::CompressProgram), role) {
+    let programs = [Whose::Program, Whose::CompressProgram].into_iter().filter(|whose| movements.contains(whose));
+    let programs = programs.map(|whose| match (whose == Whose::CompressProgram, role) {
         (true, MovementRole::Merge) => "the compress program, which decompresses runs",
         (true, _) => "the compress program, which takes runs and writes them",
         (false, MovementRole::Input) => "the other program, which writes the input",
         (false, MovementRole::Merge) => "the other program, which writes an input",
         (false, MovementRole::Output | MovementRole::Spill) => "the other program, which reads the output",
-    };
-    match (devices.join(" or "), movements.iter().any(is_program)) {
-        (nobody, false) if nobody.is_empty() => format!("the {what}"),
-        (nobody, true) if nobody.is_empty() => program.to_owned(),
-        (devices, true) => format!("{devices} {what}, or {program}"),
-        (devices, false) => format!("{devices} {what}"),
+    });
+    let programs = programs.collect::<Vec<_>>().join(", or ");
+    match (devices.join(" or "), programs) {
+        (nobody, none) if nobody.is_empty() && none.is_empty() => format!("the {what}"),
+        (nobody, programs) if nobody.is_empty() => programs,
+        (devices, none) if none.is_empty() => format!("{devices} {what}"),
+        (devices, programs) => format!("{devices} {what}, or {programs}"),
     }
 }
 

@@ -167,6 +167,8 @@ impl ObjectPlace {
         {
             let mut parts = upload.parts.lock();
             match &parts.phase {
+                // What was on its way was stopped, too: less may have been written than is asked.
+                Phase::Open if self.client.has_stopped() => return Err(stopped("publish")),
                 Phase::Open => {}
                 Phase::Published(object) if object.len == len => return Ok(object.clone()),
                 Phase::Published(_) => return Err(refuse(ErrorKind::InvalidInput, "it is published already".into())),
