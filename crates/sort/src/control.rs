@@ -58,10 +58,16 @@ impl Control {
         self.progress.waits.begin(what, 1)
     }
 
-    /// Starts a read. Where the route has no queue, the read is done when it has started, so that
-    /// is a wait.
+    /// Notes that this thread makes a call that may wait, until what is returned is dropped. What it
+    /// copies meanwhile is work.
+    pub(crate) fn calls_for(&self, what: SortWait) -> SortWaitGuard<'_> {
+        self.progress.waits.begin_call(what)
+    }
+
+    /// Starts a read. Where the route has no queue, the read is done when it has started, so
+    /// that may be a wait.
     pub(crate) fn start_read(&self, what: SortWait, pipe: &Pipe, span: Span) -> Result<Transfer> {
-        let _waits = (!pipe.is_queued()).then(|| self.waits_for(what));
+        let _waits = (!pipe.is_queued()).then(|| self.calls_for(what));
         pipe.start(span)
     }
 

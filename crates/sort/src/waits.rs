@@ -9,6 +9,8 @@ use std::time::Instant;
 use datapipes_core::locks::Mutex;
 use serde::Serialize;
 
+use crate::processor_time::thread_seconds;
+
 /// What a thread of a sort waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -106,8 +108,16 @@ impl SortWaits {
 
     /// Notes that so many threads wait from here on, until the value that is returned is dropped.
     pub(crate) fn begin(&self, what: SortWait, threads: usize) -> SortWaitGuard<'_> {
-        let guard = SortWaitGuard { waits: self, what, threads: threads as i128 };
+        let guard = SortWaitGuard { waits: self, what, threads: threads as i128, worked: None };
         guard.count(1);
+        guard
+    }
+
+    /// As `begin`, for a call of this thread that copies bytes on its core and may sleep in between:
+    /// the time on the core is no wait.
+    pub(crate) fn begin_call(&self, what: SortWait) -> SortWaitGuard<'_> {
+        let mut guard = self.begin(what, 1);
+        guard.worked = Some(thread_seconds());
         guard
     }
 }
@@ -117,6 +127,8 @@ pub(crate) struct SortWaitGuard<'a> {
     waits: &'a SortWaits,
     what: SortWait,
     threads: i128,
+    /// What the thread had worked when a call began.
+    worked: Option<f64>,
 }
 
 impl SortWaitGuard<'_> {
@@ -130,6 +142,10 @@ impl SortWaitGuard<'_> {
 impl Drop for SortWaitGuard<'_> {
     fn drop(&mut self) {
         self.count(-1);
+        if let Some(before) = self.worked {
+            let worked = (thread_seconds() - before).max(0.0);
+            self.waits.clocks[self.what as usize].lock().balance_ns -= (worked * 1e9) as i128;
+        }
     }
 }
 
@@ -151,6 +167,19 @@ mod tests {
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(waits.seconds(SortWait::Spill), after);
         assert_eq!(waits.seconds(SortWait::Output), 0.0);
+        // A call that works all the time waits for nothing.
+        let call = waits.begin_call(SortWait::Runs);
+        let begin = thread_seconds();
+        while thread_seconds() - begin < 0.02 {}
+        drop(call);
+        let worked = waits.seconds(SortWait::Runs);
+        let begin = Instant::now();
+        let call = waits.begin_call(SortWait::Runs);
+        std::thread::sleep(Duration::from_millis(20));
+        drop(call);
+        let slept = begin.elapsed().as_secs_f64();
+        let waited = waits.seconds(SortWait::Runs) - worked;
+        assert!((0.015..=slept).contains(&waited), "{waited} of {slept}");
         for (at, what) in SortWait::ALL.into_iter().enumerate() {
             assert_eq!(what as usize, at);
         }

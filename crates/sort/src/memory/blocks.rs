@@ -102,7 +102,7 @@ impl BlockPool {
         let at = block.at;
         drop(block);
         let span = Span { source: (at + from) as u64, target: offset, len: (to - from) as u64 };
-        let waits = control.waits_for(what);
+        let waits = control.calls_for(what);
         let started = pipe.start(span);
         drop(waits);
         match started {

@@ -150,7 +150,7 @@ impl SortedNumbers {
             let source = self.arena.memory().at() as u64 + at;
             let span = Span { source, target: base + at, len: rounded };
             // To start a write may be to wait for it, as in `BlockPool::write`.
-            let waits = (!pipe.is_queued()).then(|| control.waits_for(SortWait::Spill));
+            let waits = (!pipe.is_queued()).then(|| control.calls_for(SortWait::Spill));
             flying.push_back((pipe.start(span)?, now));
             drop(waits);
             at += now;
