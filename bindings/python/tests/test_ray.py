@@ -324,9 +324,9 @@ class When(threading.Thread):
 
 @pytest.fixture(scope="module")
 def much(tmp_path_factory):
-    """So much that each task takes a while."""
+    """So much that each task takes a while, and that each of four nodes gets one: a part has 16 MiB at least."""
     folder = tmp_path_factory.mktemp("much")
-    numbers = np.random.default_rng(3).integers(0, 256, (600_000, 100), np.uint8)
+    numbers = np.random.default_rng(3).integers(0, 256, (800_000, 100), np.uint8)
     path = folder / "records"
     path.write_bytes(numbers.tobytes())
     dp.sort(path, folder / "sorted", format="records", record=(100, 0, 10))
@@ -357,7 +357,10 @@ class Held:
                     os.link(written, mark)
                     while True:
                         time.sleep(1)
+            begin = time.monotonic()
             while not mark.exists():
+                # Only against waiting for ever.
+                assert time.monotonic() - begin < 200, "no task of this kind came to the node"
                 time.sleep(0.01)
             return run(*arguments)
 
