@@ -10,8 +10,8 @@ use super::recorder::Recording;
 pub(crate) const QUEUED: &str = "waiting for a core";
 
 /// The share of a time in which nothing of the process ran, and nothing of it wanted to: it was
-/// stopped.
-pub(crate) const STOPPED: &str = "nothing of the process ran: it was stopped";
+/// stopped, or the host of a virtual machine took the cores and does not count that for its guest.
+pub(crate) const STOPPED: &str = "nothing of the process ran: it was stopped, or the host took its cores";
 
 /// Divides the seconds that threads of this process were in the kernel's queues for cores, in so
 /// many seconds: those under a quota, and those behind other work. A thread that a quota keeps off

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use datapipes_core::in_flight_limit::InFlightLimit;
 use datapipes_core::{Error, ErrorKind, Pipe, Result, Span, Transfer};
 
 use crate::report::SpacePlan;
@@ -39,6 +40,22 @@ pub struct Control {
     stop: Arc<AtomicBool>,
 }
 
+/// So many bytes are under way at least, and at first.
+pub(crate) const MIN_UNDER_WAY: u64 = 256 << 10;
+const FIRST_UNDER_WAY: u64 = 1 << 20;
+
+/// Makes a limit for what is under way. What was begun is waited for, also by whoever was asked to
+/// stop, so on a slow place little is begun at once.
+pub(crate) fn limit_under_way(most: u64) -> InFlightLimit {
+    InFlightLimit::new(MIN_UNDER_WAY, FIRST_UNDER_WAY, most.max(FIRST_UNDER_WAY))
+}
+
+/// Whether a pipe's ends are files and disks of this machine, for which that limit is. A server
+/// gives more the more it is asked for.
+pub(crate) fn is_of_file(pipe: &Pipe) -> bool {
+    pipe.route().hops.iter().all(|hop| hop.backend == "file")
+}
+
 impl Control {
     /// Asks the sort to stop. It returns `Interrupted` soon, and leaves no files behind. It waits
     /// no longer for streams and compress programs that say nothing.
@@ -58,8 +75,8 @@ impl Control {
         self.progress.waits.begin(what, 1)
     }
 
-    /// Notes that this thread makes a call that may wait, until what is returned is dropped. What it
-    /// copies meanwhile is work.
+    /// Notes that this thread makes a call that may wait, until what is returned is dropped. What
+    /// it copies meanwhile is work.
     pub(crate) fn calls_for(&self, what: SortWait) -> SortWaitGuard<'_> {
         self.progress.waits.begin_call(what)
     }

@@ -7,10 +7,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
+use datapipes_core::in_flight_limit::{InFlightLimit, InFlightMark};
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, Pipe, Result, Span, Ssd, Transfer};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 
-use crate::control::{Control, count};
+use crate::control::{Control, MIN_UNDER_WAY, count, is_of_file, limit_under_way};
 use crate::place::InputPlace;
 use crate::report::{MovementRole, Movements, StreamEnd};
 use crate::stoppable::StoppableFile;
@@ -410,6 +411,10 @@ pub(crate) fn no_descriptors(e: &Error) -> bool {
 /// The most pipes that are kept open after their last chunk was asked for. There are fewer chunks
 /// in flight.
 const MAX_CLOSING: usize = 16;
+/// No more than this is under way of files.
+const MAX_UNDER_WAY: u64 = 64 << 20;
+/// What reads past the page cache are multiples of.
+const ALIGN: u64 = 4096;
 
 /// A range of bytes that is being read into memory.
 pub(crate) struct Chunk {
@@ -421,14 +426,10 @@ pub(crate) struct Chunk {
     /// Whether this is the last chunk of its source.
     pub(crate) ends_source: bool,
     transfer: Option<Transfer>,
+    /// When it was begun, if it counts as being under way.
+    begun: Option<InFlightMark>,
     /// Its bytes that the progress does not have yet: those of a stream count as they come.
     pub(crate) uncounted: usize,
-}
-
-impl Chunk {
-    pub(crate) fn wait(&mut self) -> Result<()> {
-        self.transfer.take().map_or(Ok(()), Transfer::wait)
-    }
 }
 
 /// Where the next chunk has to begin in memory.
@@ -455,6 +456,9 @@ pub(crate) struct InputReader<'a> {
     /// Pipes of sources whose last chunk was asked for. It may still be in flight, so their
     /// counters are read later.
     closing: VecDeque<Pipe>,
+    /// The bytes of chunks of files that were asked for and not waited for, and the limit for them.
+    under_way: u64,
+    limit: InFlightLimit,
     /// The name of the source that was opened last, for messages.
     pub(crate) current: PathBuf,
 }
@@ -476,6 +480,8 @@ impl<'a> InputReader<'a> {
             movements,
             control,
             closing: VecDeque::new(),
+            under_way: 0,
+            limit: limit_under_way(MAX_UNDER_WAY),
             current: PathBuf::new(),
         }
     }
@@ -524,7 +530,11 @@ impl<'a> InputReader<'a> {
         let starts_source = std::mem::take(&mut self.fresh);
         match &mut self.open {
             Some(Opened::Place { pipe, from, to, .. }) => {
-                let len = (*to - *from).min(max as u64);
+                let is_limited = is_of_file(pipe);
+                let room = self.limit.bytes().saturating_sub(self.under_way).max(MIN_UNDER_WAY) / ALIGN * ALIGN;
+                let most = if is_limited { room } else { u64::MAX };
+                let len = (*to - *from).min(max as u64).min(most);
+                let begun = (is_limited && len > 0).then(|| self.limit.begin());
                 let transfer = match len {
                     0 => None,
                     _ => {
@@ -532,13 +542,14 @@ impl<'a> InputReader<'a> {
                         Some(self.control.start_read(SortWait::Input, pipe, span)?)
                     }
                 };
+                self.under_way += if begun.is_some() { len } else { 0 };
                 *from += len;
                 let ends_source = *from == *to;
                 if ends_source {
                     self.close();
                 }
                 let len = len as usize;
-                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer, uncounted: len }))
+                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer, begun, uncounted: len }))
             }
             Some(Opened::Stream(stream)) => {
                 let mut lease = self.memory.range(at, max)?.lease_mut()?;
@@ -550,10 +561,25 @@ impl<'a> InputReader<'a> {
                 if ends_source {
                     self.close();
                 }
-                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer: None, uncounted: 0 }))
+                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer: None, begun: None, uncounted: 0 }))
             }
             None => Ok(None),
         }
+    }
+
+    /// Whether another chunk may be asked for now.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.under_way < self.limit.bytes()
+    }
+
+    /// Waits for a chunk.
+    pub(crate) fn wait(&mut self, chunk: &mut Chunk) -> Result<()> {
+        let outcome = chunk.transfer.take().map_or(Ok(()), Transfer::wait);
+        if let Some(begun) = chunk.begun.take() {
+            self.under_way = self.under_way.saturating_sub(chunk.len as u64);
+            self.limit.arrived(begun);
+        }
+        outcome
     }
 
     fn close(&mut self) {

@@ -332,6 +332,8 @@ impl<L: Layout> Engine<'_, L> {
 
         let long = self.long_lines(&spill);
         self.write(inputs, (&blocks, long.as_ref()), &sink, &spill, &mut report).map_err(|e| sink.explain(e))?;
+        // Whoever asks to stop while the last bytes are written does not want them.
+        self.control.check()?;
         self.publish(sink, &mut report)?;
         self.close_long_lines(long, &mut report);
         report.spill = spill.uses();

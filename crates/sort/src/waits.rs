@@ -113,8 +113,8 @@ impl SortWaits {
         guard
     }
 
-    /// As `begin`, for a call of this thread that copies bytes on its core and may sleep in between:
-    /// the time on the core is no wait.
+    /// As `begin`, for a call of this thread that copies bytes on its core and may sleep in
+    /// between: the time on the core is no wait.
     pub(crate) fn begin_call(&self, what: SortWait) -> SortWaitGuard<'_> {
         let mut guard = self.begin(what, 1);
         guard.worked = Some(thread_seconds());

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
+use datapipes::in_flight_limit::InFlightLimit;
 use datapipes::{AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
 use datapipes_durable::checkpoint::{Checkpoint, CheckpointEntry, Fallback, Manifest, SaveOptions, SavedCheckpoint};
 use serde::Serialize;
@@ -310,8 +311,11 @@ fn restore(args: &Restore) -> Result<CommandStatus> {
         None => {
             let fail = |e| Error::io("create", e, args.output.display().to_string());
             std::fs::create_dir_all(&args.output).map_err(fail)?;
-            for (name, memory) in &regions {
-                signals::check("restore")?;
+            for (at, (name, memory)) in regions.iter().enumerate() {
+                signals::undo_says(format!(
+                    "{at} of {} regions are whole files, and the others are not there",
+                    regions.len()
+                ));
                 write(&machine, &args.output.join(name), memory, mode)?;
             }
         }
@@ -343,14 +347,27 @@ fn plain(name: &str) -> Result<&str> {
     }
 }
 
+/// What requests past the page cache are multiples of.
+const BLOCK: u64 = 4096;
+
 fn write(machine: &Machine, path: &Path, memory: &Dram, mode: FileMode) -> Result<()> {
     let draft = AtomicFile::replacing(path, mode)?;
     let len = memory.len() as u64;
     draft.ssd().preallocate(len)?;
     if len > 0 {
-        let constraints = Constraints::default().typical_len(len);
-        machine.connect_with(memory, draft.ssd(), &constraints)?.transfer(Span { source: 0, target: 0, len })?;
+        let pipe = machine.connect_with(memory, draft.ssd(), &Constraints::default().typical_len(len))?;
+        // What was begun is waited for: on a slow disk little is begun at once.
+        let mut limit = InFlightLimit::new(256 << 10, 1 << 20, 64 << 20);
+        let mut at = 0;
+        while at < len {
+            signals::check("restore")?;
+            let (piece, begun) = ((limit.bytes() / BLOCK * BLOCK).min(len - at), limit.begin());
+            pipe.transfer(Span { source: at, target: at, len: piece })?;
+            limit.arrived(begun);
+            at += piece;
+        }
     }
+    signals::check("restore")?;
     files::publish(draft, len).map(|_| ())
 }
 

@@ -303,7 +303,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         let mut flying: VecDeque<Chunk> = VecDeque::new();
         loop {
             self.control.check()?;
-            while !s.full && flying.len() < MAX_CHUNKS_IN_FLIGHT {
+            while !s.full && flying.len() < MAX_CHUNKS_IN_FLIGHT && (flying.is_empty() || self.feed.may_ask()) {
                 let Some(begin) = self.feed.prepare(!flying.is_empty())? else { break };
                 // Numbers lie without gaps; if that misaligns memory, the backend uses bounce
                 // buffers.
@@ -319,7 +319,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             }
             let Some(mut chunk) = flying.pop_front() else { break };
             let waits = self.control.waits_for(SortWait::Input);
-            chunk.wait()?;
+            self.feed.wait(&mut chunk)?;
             drop(waits);
             count(&self.control.progress.read, chunk.uncounted as u64);
             let start = chunk.at - base;

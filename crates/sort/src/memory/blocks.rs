@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crc32fast::Hasher;
+use datapipes_core::in_flight_limit::{InFlightLimit, InFlightMark};
 use datapipes_core::locks::{Condvar, Mutex, MutexGuard};
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Pipe, Result, Span, Transfer};
 
-use crate::control::{Control, count};
+use crate::control::{Control, MIN_UNDER_WAY, count, is_of_file, limit_under_way};
 use crate::memory::short_copy::copy_record;
 use crate::report::{MovementRole, Movements, StreamEnd};
 use crate::runs::checksum::{Partial, Summing};
@@ -19,9 +21,22 @@ use crate::waits::SortWait;
 /// Offsets and lengths of direct writes are multiples of this.
 pub(crate) const ALIGN: usize = 4096;
 
+/// A write that was started: a block, or a piece of one.
+struct Flying {
+    transfer: Transfer,
+    len: u64,
+    /// When it was begun, if it counts as being under way.
+    begun: Option<InFlightMark>,
+    /// The block, which is free when nobody has it any more: pieces arrive in any order.
+    block: Arc<usize>,
+}
+
 struct State {
     free: Vec<usize>,
-    flying: VecDeque<(Transfer, usize)>,
+    flying: VecDeque<Flying>,
+    /// The bytes of the writes to files that were started and not waited for, and their limit.
+    under_way: u64,
+    limit: InFlightLimit,
 }
 
 /// A pool of blocks.
@@ -42,7 +57,8 @@ impl BlockPool {
     /// Makes `count` blocks of `size` bytes, from offset `at` of the memory on.
     pub(crate) fn new(memory: &Dram, at: usize, size: usize, count: usize) -> Self {
         let free = (0..count).rev().map(|i| at + i * size).collect();
-        let state = Mutex::new(State { free, flying: VecDeque::new() });
+        let limit = limit_under_way((count as u64).saturating_mul(size as u64));
+        let state = Mutex::new(State { free, flying: VecDeque::new(), under_way: 0, limit });
         BlockPool { memory: memory.clone(), size, state, freed: Condvar::new() }
     }
 
@@ -58,22 +74,57 @@ impl BlockPool {
             if let Some(at) = state.free.pop() {
                 break at;
             }
-            if let Some((transfer, at)) = state.flying.pop_front() {
+            if let Some(oldest) = state.flying.pop_front() {
                 drop(state);
                 let waits = control.waits_for(what);
-                let outcome = transfer.wait();
+                let outcome = self.arrive(oldest);
                 drop(waits);
-                if let Err(e) = outcome {
-                    self.give_back(at);
-                    return Err(e);
-                }
-                break at;
+                outcome?;
+                state = self.lock();
+                continue;
             }
             let waits = control.waits_for(what);
             state = self.freed.wait(state);
             drop(waits);
         };
         Ok(Block { at, bytes: self.memory.range(at, self.size)?.lease_mut()? })
+    }
+
+    /// Waits for a write that was taken from the queue.
+    fn arrive(&self, flying: Flying) -> Result<()> {
+        let outcome = flying.transfer.wait();
+        let mut state = self.lock();
+        if let Some(begun) = flying.begun {
+            state.under_way = state.under_way.saturating_sub(flying.len);
+            state.limit.arrived(begun);
+        }
+        state.free.extend(Arc::into_inner(flying.block));
+        drop(state);
+        self.freed.notify_one();
+        outcome
+    }
+
+    /// Waits until some of these bytes may be written, and returns how many.
+    fn make_way(&self, (control, what): (&Control, SortWait), len: u64) -> Result<u64> {
+        loop {
+            let oldest = {
+                let mut state = self.lock();
+                let limit = state.limit.bytes();
+                let room = limit.saturating_sub(state.under_way);
+                if room >= len.min(MIN_UNDER_WAY) {
+                    return Ok(len.min(room / ALIGN as u64 * ALIGN as u64).max(len.min(ALIGN as u64)));
+                }
+                match state.flying.pop_front() {
+                    Some(oldest) => oldest,
+                    // Other threads wait for what is under way.
+                    None => return Ok(len.min(MIN_UNDER_WAY)),
+                }
+            };
+            let waits = control.waits_for(what);
+            let outcome = self.arrive(oldest);
+            drop(waits);
+            outcome?;
+        }
     }
 
     fn give_back(&self, at: usize) {
@@ -101,19 +152,34 @@ impl BlockPool {
     ) -> Result<()> {
         let at = block.at;
         drop(block);
-        let span = Span { source: (at + from) as u64, target: offset, len: (to - from) as u64 };
-        let waits = control.calls_for(what);
-        let started = pipe.start(span);
-        drop(waits);
-        match started {
-            Ok(transfer) => {
-                self.lock().flying.push_back((transfer, at));
+        let block = Arc::new(at);
+        // A server gives more the more it is asked.
+        let is_limited = is_of_file(pipe);
+        let (mut done, len) = (0, (to - from) as u64);
+        loop {
+            let piece = if is_limited { self.make_way((control, what), len - done) } else { Ok(len) };
+            let started = piece.and_then(|piece| {
+                let span = Span { source: (at + from) as u64 + done, target: offset + done, len: piece };
+                let begun = is_limited.then(|| self.lock().limit.begin());
+                let waits = control.calls_for(what);
+                let started = pipe.start(span);
+                drop(waits);
+                done += piece;
+                started.map(|transfer| Flying { transfer, len: piece, begun, block: block.clone() })
+            });
+            let outcome = started.map(|flying| {
+                let mut state = self.lock();
+                state.under_way = state.under_way.saturating_add(flying.begun.map_or(0, |_| flying.len));
+                state.flying.push_back(flying);
+                drop(state);
                 self.freed.notify_one();
-                Ok(())
-            }
-            Err(e) => {
-                self.give_back(at);
-                Err(e)
+            });
+            if outcome.is_err() || done == len {
+                // All pieces may have arrived meanwhile.
+                if let Some(at) = Arc::into_inner(block) {
+                    self.give_back(at);
+                }
+                return outcome;
             }
         }
     }
@@ -122,9 +188,8 @@ impl BlockPool {
     pub(crate) fn drain(&self) -> Result<()> {
         let mut result = Ok(());
         loop {
-            let Some((transfer, at)) = self.lock().flying.pop_front() else { break };
-            let outcome = transfer.wait();
-            self.give_back(at);
+            let Some(oldest) = self.lock().flying.pop_front() else { break };
+            let outcome = self.arrive(oldest);
             if result.is_ok() {
                 result = outcome;
             }

@@ -106,6 +106,7 @@ impl<L: Layout> Engine<'_, L> {
         report.records = written.records + dropped.records;
         (report.written, report.dropped) = (written.report(), dropped.report());
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
+        self.control.check()?;
         self.publish(sink, &mut report)?;
         report.spill = spill.uses();
         report.spill_left_bytes = spill.leave();

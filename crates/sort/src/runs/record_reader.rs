@@ -16,7 +16,7 @@ use datapipes_core::in_flight_limit::{InFlightLimit, InFlightMark};
 use datapipes_core::memory::Plain;
 use datapipes_core::{Dram, Error, ErrorKind, Lease, Pipe, Result, Span, Transfer};
 
-use crate::control::Control;
+use crate::control::{Control, is_of_file, limit_under_way};
 use crate::long::{LongLines, OpenLine};
 use crate::records::layout::Layout;
 use crate::records::prefetch::{prefetch, prefetch_far};
@@ -31,10 +31,6 @@ use crate::stoppable::StoppableFile;
 use crate::waits::SortWait;
 
 const ALIGN: u64 = 4096;
-/// The least bytes of an input that are read at once where it is slow.
-const MIN_READ: u64 = 256 << 10;
-/// The bytes that are read first, while it is not known how fast it is.
-const FIRST_READ: u64 = 1 << 20;
 /// How far ahead of a record its successors are fetched, in bytes.
 const PREFETCH: usize = 512;
 
@@ -99,8 +95,7 @@ struct PendingRead {
 /// How much of an input is read at once. A server gives more the more is asked for, so there a
 /// buffer is filled at once.
 fn read_limit(pipe: &Pipe, buffers: Buffers) -> Option<InFlightLimit> {
-    let is_file = pipe.route().hops.iter().all(|hop| hop.backend == "file");
-    is_file.then(|| InFlightLimit::new(MIN_READ, FIRST_READ, (buffers.size as u64).max(FIRST_READ)))
+    is_of_file(pipe).then(|| limit_under_way(buffers.size as u64))
 }
 
 /// A reader of records in order.
