@@ -322,11 +322,15 @@ class When(threading.Thread):
         return self.done
 
 
+MUCH = 800_000
+"""Records of `much`."""
+
+
 @pytest.fixture(scope="module")
 def much(tmp_path_factory):
     """So much that each task takes a while, and that each of four nodes gets one: a part has 16 MiB at least."""
     folder = tmp_path_factory.mktemp("much")
-    numbers = np.random.default_rng(3).integers(0, 256, (800_000, 100), np.uint8)
+    numbers = np.random.default_rng(3).integers(0, 256, (MUCH, 100), np.uint8)
     path = folder / "records"
     path.write_bytes(numbers.tobytes())
     dp.sort(path, folder / "sorted", format="records", record=(100, 0, 10))
@@ -438,7 +442,7 @@ def test_a_record_that_is_lost_between_tasks_is_corrupt(cluster, folder, much, m
         return merge(store, *arguments)
 
     monkeypatch.setattr(_store.Store, "merge_ranges", lose)
-    with pytest.raises(dp.Corrupt, match="sorted 600000 records .* merged 599999"):
+    with pytest.raises(dp.Corrupt, match=f"sorted {MUCH} records .* merged {MUCH - 1}"):
         dpray.sort([much[0]], folder / "out", **OPTIONS)
     assert left(folder) == []
 
@@ -562,7 +566,7 @@ PLACE = _direct.BlockPlace
 WRONG = {
     # What is asked for, instead of a block of a sorted part, and what comes of it.
     "no such part": (lambda at: replace(at, file=999), dp.Unavailable, "a task was lost"),
-    "too little": (lambda at: replace(at, end=at.end - 100), dp.Corrupt, "sorted 600000 records .* merged"),
+    "too little": (lambda at: replace(at, end=at.end - 100), dp.Corrupt, f"sorted {MUCH} records .* merged"),
     "another range": (lambda at: replace(at, start=0, end=at.end), dp.Corrupt, "another range"),
 }
 
