@@ -22,6 +22,22 @@ fn put(root: &Path, name: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
+/// Puts a unit there with an event that counts bytes: its name, its code, and its part of a MiB.
+fn put_unit(root: &Path, unit: &str, (event, code, scale): (&str, &str, &str)) {
+    for (file, text) in [
+        // No kernel has as many kinds.
+        ("type".to_owned(), "4294967295"),
+        ("cpumask".to_owned(), "0"),
+        ("format/event".to_owned(), "config:0-7"),
+        ("format/umask".to_owned(), "config:8-15"),
+        (format!("events/{event}"), code),
+        (format!("events/{event}.scale"), scale),
+        (format!("events/{event}.unit"), "MiB"),
+    ] {
+        put(root, &format!("sys/bus/event_source/devices/{unit}/{file}"), text);
+    }
+}
+
 #[test]
 fn every_counter_has_a_value_or_a_reason() {
     let counters = CounterSet::open();
@@ -120,19 +136,7 @@ fn what_is_absent_is_named_with_its_reason() {
 #[test]
 fn an_event_of_a_memory_controller_is_asked_of_the_kernel() {
     let folder = TempFolder::new().unwrap();
-    let device = "sys/bus/event_source/devices/uncore_imc_0";
-    for (file, text) in [
-        // No kernel has as many kinds.
-        ("type", "4294967295"),
-        ("cpumask", "0"),
-        ("format/event", "config:0-7"),
-        ("format/umask", "config:8-15"),
-        ("events/cas_count_read", "event=0x04,umask=0x03"),
-        ("events/cas_count_read.scale", "6.103515625e-5"),
-        ("events/cas_count_read.unit", "MiB"),
-    ] {
-        put(folder.at(), &format!("{device}/{file}"), text);
-    }
+    put_unit(folder.at(), "uncore_imc_0", ("cas_count_read", "event=0x04,umask=0x03", "6.103515625e-5"));
     let all = CounterSet::open_under(folder.at()).read();
     let reading = of(&all, "memory_read");
     assert!(reading.source.ends_with("uncore_imc_0/events/cas_count_read"), "{reading:?}");
@@ -145,20 +149,10 @@ fn an_event_of_a_memory_controller_is_asked_of_the_kernel() {
 #[test]
 fn events_of_ports_are_asked_of_the_kernel() {
     let folder = TempFolder::new().unwrap();
-    let device = "sys/bus/event_source/devices/uncore_iio_free_running_0";
-    for (file, text) in [
-        // No kernel has as many kinds.
-        ("type", "4294967295"),
-        ("cpumask", "0"),
-        ("format/event", "config:0-7"),
-        ("format/umask", "config:8-15"),
-        ("events/ioclk", "event=0xff,umask=0x10"),
-        ("events/bw_in_port2", "event=0xff,umask=0x22"),
-        ("events/bw_in_port2.scale", "3.814697266e-6"),
-        ("events/bw_in_port2.unit", "MiB"),
-    ] {
-        put(folder.at(), &format!("{device}/{file}"), text);
-    }
+    let unit = "uncore_iio_free_running_0";
+    put_unit(folder.at(), unit, ("bw_in_port2", "event=0xff,umask=0x22", "3.814697266e-6"));
+    // It counts no bytes.
+    put(folder.at(), &format!("sys/bus/event_source/devices/{unit}/events/ioclk"), "event=0xff,umask=0x10");
     let all = CounterSet::open_under(folder.at()).read();
     let reading = of(&all, "pcie_bytes");
     assert!(reading.source.ends_with("uncore_iio_free_running_0/events/bw_in_port2"), "{reading:?}");
