@@ -116,7 +116,7 @@ fn a_slow_spill_place_has_few_threads_and_memory_has_all() {
         // What the user says holds.
         let report = sorted(&input, &format, method, StagePlace::memory(160 << 20, None), Some(5));
         assert_eq!((workers(&report), report.threads_why.clone()), (5, None), "{report}");
-        let disk = match HeldDisk::new(256 << 20, 30_000_000) {
+        let disk = match HeldDisk::new(256 << 20, 15_000_000) {
             Ok(disk) => disk,
             Err(why) => {
                 println!("SKIPPED: a_slow_spill_place_has_few_threads_and_memory_has_all: {why}");
@@ -124,7 +124,7 @@ fn a_slow_spill_place_has_few_threads_and_memory_has_all() {
             }
         };
         let report = sorted(&input, &format, method, StagePlace::folder(disk.disk.at()), None);
-        // A disk that is held to a rate takes the first bytes at once, so it may be two or a few.
+        // Two would do; a busy machine may see a disk that is a little faster.
         assert!(workers(&report) <= MOST / 2, "{report}");
         assert!(report.threads_why.as_ref().is_some_and(|why| why.contains("the spill places take")), "{report}");
     }
