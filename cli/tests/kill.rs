@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use datapipes_testkit::{Random, bounded, until};
+use datapipes_testkit::{Random, ThrottledDisk, bounded, until};
 use scene::{TempFolder, folder};
 
 const RECORD: usize = 100;
@@ -135,6 +135,69 @@ fn a_second_interrupt_ends_at_once() {
     // SAFETY: as above; nobody has waited for it, or it has ended with its parent.
     unsafe { libc::kill(held, libc::SIGKILL) };
     assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
+}
+
+/// What was handed to a slow disk cannot be taken back, so little is handed over at once.
+#[test]
+fn a_stop_is_heard_while_a_slow_disk_writes() {
+    const RATE: u64 = 4_000_000;
+    let test = "a_stop_is_heard_while_a_slow_disk_writes";
+    let folder = folder();
+    let disk = match ThrottledDisk::new(folder.at(), 256 << 20, RATE) {
+        Ok(disk) => disk,
+        Err(why) => {
+            println!("SKIPPED: {test}: {why}");
+            return;
+        }
+    };
+    // Ten seconds of the disk.
+    let mut random = Random(7);
+    let lines: Vec<String> = (0..40 << 15).map(|_| format!("{:031x}\n", u128::from(random.next()))).collect();
+    fs::write(folder.path("lines"), lines.concat()).unwrap();
+    let mut sorted = lines;
+    sorted.sort_unstable();
+    fs::write(folder.path("sorted"), sorted.concat()).unwrap();
+    let saved = Command::new(env!("CARGO_BIN_EXE_dpipe"))
+        .args(["checkpoint", "save", "saves", "lines"])
+        .current_dir(folder.at())
+        .output();
+    assert!(saved.unwrap().status.success());
+    let output = disk.at().join("out");
+    let restored = disk.at().join("restored");
+    for words in [
+        &["sort", "-S500M", "lines", "-o"][..],
+        &["sort", "-S500M", "--records=32:0:31", "lines", "-o"],
+        &["sort", "-S8M", "-T.", "lines", "-o"],
+        &["sort", "-m", "sorted", "sorted", "-o"],
+        &["copy", "--force", "lines"],
+        &["checkpoint", "restore", "saves", "--to"],
+    ] {
+        let is_restore = words[0] == "checkpoint";
+        fs::write(&output, OLD).unwrap();
+        let mut command = disk.command(env!("CARGO_BIN_EXE_dpipe"));
+        command.args(words).arg(if is_restore { &restored } else { &output }).current_dir(folder.at());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let counts = format!("/proc/{}/io", child.id());
+        until("some of the output is written", || {
+            assert!(child.try_wait().unwrap().is_none(), "{words:?}: it ended before it was stopped");
+            let counts = fs::read_to_string(&counts).unwrap_or_default();
+            let written = counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse::<u64>().ok());
+            let runs = if words.contains(&"-S8M") { 40 << 20 } else { 0 };
+            written.is_some_and(|written| written > runs + (2 << 20))
+        });
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let ended = bounded("a stopped program", move || child.wait_with_output()).unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        // One that did not hear it would have written all, and taken the old output away.
+        assert_eq!(ended.status.signal(), Some(libc::SIGINT), "{words:?}: {} {said}", ended.status);
+        assert_eq!(fs::read(&output).unwrap(), OLD, "{words:?}: {said}");
+        assert!(!restored.join("lines").exists(), "{words:?}: {said}");
+        let _ = fs::remove_dir_all(&restored);
+        let mut names: Vec<_> = fs::read_dir(disk.at()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["lost+found", "out"], "{words:?}: {said}");
+    }
 }
 
 /// A loop of a shell goes on unless the program dies of the signal, also where the signal comes

@@ -5,6 +5,8 @@ mod scene;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -244,4 +246,53 @@ fn the_share_of_a_transfer_is_shown_and_its_group_is_removed() {
     assert!(thread.trim().parse::<u32>().is_ok(), "its thread went back: {thread:?}");
     let left = fs::read_dir(made.path("sys/fs/resctrl")).unwrap().flatten();
     assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with("datapipes-")));
+}
+
+/// The knobs of this machine as a user sees them; `None` is the one who runs the tests.
+fn of_this_machine(user: Option<u32>) -> std::io::Result<Vec<Value>> {
+    // A user who may not enter the folder of the program runs it by its descriptor.
+    let program = fs::File::open(env!("CARGO_BIN_EXE_dpipe"))?;
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command.args(["knobs", "--json"]).current_dir("/").env("LC_ALL", "C").stdin(Stdio::null());
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    rustix::io::fcntl_setfd(&program, rustix::io::FdFlags::empty())?;
+    let output = command.output()?;
+    assert!(output.status.success(), "{user:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let all: Value = serde_json::from_slice(&output.stdout)?;
+    Ok(all["knobs"].as_array().unwrap().clone())
+}
+
+#[test]
+fn without_root_all_is_read_that_everybody_may_read() {
+    const NOBODY: u32 = 65_534;
+    let test = "without_root_all_is_read_that_everybody_may_read";
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: {test}: the tests do not run as root");
+        return;
+    }
+    let by_root = of_this_machine(None).unwrap();
+    let by_nobody = match of_this_machine(Some(NOBODY)) {
+        Ok(knobs) => knobs,
+        Err(why) => {
+            println!("SKIPPED: {test}: as user {NOBODY}: {why}");
+            return;
+        }
+    };
+    let mut same = 0;
+    for knob in by_root.iter().filter(|knob| !knob["value"].is_null()) {
+        // A disk of another test may come and go.
+        let Some(other) = by_nobody.iter().find(|other| other["name"] == knob["name"]) else { continue };
+        let file = knob["lives_at"].as_str().unwrap();
+        let is_for_all = fs::metadata(file).is_ok_and(|facts| facts.mode() & 0o004 != 0);
+        if is_for_all || !file.starts_with('/') {
+            assert_eq!(knob["value"], other["value"], "{knob} {other}");
+            same += 1;
+        } else {
+            assert!(other["absent"].as_str().is_some_and(|why| why.contains("ermission denied")), "{knob} {other}");
+        }
+    }
+    // What is a limit of the process is no file.
+    assert!(same > 3, "{by_nobody:?}");
 }

@@ -4,44 +4,71 @@ use std::path::Path;
 
 use crate::tree;
 
-/// The sum over the files of one name, of all caches, nodes or disks; or why there is none.
-pub(crate) type Sum = Result<u64, String>;
+/// The values of one name of all caches, nodes or disks, each with its name; or why there are none.
+pub(crate) type Values = Result<Vec<(String, u64)>, String>;
+
+/// Their sum.
+pub(crate) fn sum(values: &[(String, u64)]) -> u64 {
+    values.iter().fold(0, |sum, (_, value)| sum.wrapping_add(*value))
+}
+
+/// What was counted since `before`. What came meanwhile counts from zero.
+pub(crate) fn since(before: &[(String, u64)], now: &[(String, u64)]) -> Result<u64, String> {
+    if let Some((gone, _)) = before.iter().find(|(name, _)| !now.iter().any(|(other, _)| other == name)) {
+        return Err(format!("{gone} is gone"));
+    }
+    now.iter().try_fold(0_u64, |sum, (name, value)| {
+        let before = before.iter().find(|(other, _)| other == name).map_or(0, |(_, value)| *value);
+        let counted = value.checked_sub(before).ok_or_else(|| format!("{name} counts less than at the beginning"))?;
+        Ok(sum.wrapping_add(counted))
+    })
+}
 
 const RESCTRL: &str = "sys/fs/resctrl";
 
-/// Sums a monitor of the group to which threads belong by default, over all last-level caches.
-pub(crate) fn resctrl(root: &Path, monitor: &str) -> Sum {
-    let folder = root.join(RESCTRL).join("mon_data");
-    let caches = tree::names(&folder);
-    if caches.is_empty() {
-        return Err(match root.join(RESCTRL).exists() {
+/// The values of a monitor of all groups of threads, of each last-level cache. A group's monitors
+/// count the groups of monitors below it, too (Linux, Documentation/filesystems/resctrl.rst).
+pub(crate) fn resctrl(root: &Path, monitor: &str) -> Values {
+    let all = root.join(RESCTRL);
+    if tree::names(&all.join("mon_data")).is_empty() {
+        return Err(match all.exists() {
             true => "resctrl is not mounted (`mount -t resctrl resctrl /sys/fs/resctrl`), or has no monitors".into(),
             false => "the kernel or the processor has no resctrl".into(),
         });
     }
-    let values = caches.iter().filter(|name| name.starts_with("mon_L3_"));
-    // The kernel writes `Unavailable` where a monitor gave no value.
-    let values: Option<Vec<u64>> = values.map(|cache| tree::number(&folder.join(cache).join(monitor))).collect();
-    match values.filter(|values| !values.is_empty()) {
-        Some(values) => Ok(values.into_iter().fold(0, u64::wrapping_add)),
-        None => Err(format!("/{RESCTRL}/mon_data has no value of {monitor} for every cache")),
+    let mut values = Vec::new();
+    let groups = tree::names(&all).into_iter().map(|group| format!("{group}/mon_data"));
+    for group in std::iter::once("mon_data".to_owned()).chain(groups) {
+        for cache in tree::names(&all.join(&group)) {
+            if cache.starts_with("mon_L3_") {
+                let name = format!("/{RESCTRL}/{group}/{cache}/{monitor}");
+                // The kernel writes `Unavailable` where a monitor gave no value.
+                let value = tree::number(&all.join(&group).join(&cache).join(monitor));
+                values.push((name.clone(), value.ok_or_else(|| format!("{name} has no value"))?));
+            }
+        }
+    }
+    match values.is_empty() {
+        true => Err(format!("/{RESCTRL}/mon_data has no monitors of last-level caches")),
+        false => Ok(values),
     }
 }
 
 const NODES: &str = "sys/devices/system/node";
 
-/// Sums a line of `numastat` over all nodes, in pages.
-pub(crate) fn numa(root: &Path, key: &str) -> Sum {
+/// The values of a line of `numastat` of all nodes, in pages.
+pub(crate) fn numa(root: &Path, key: &str) -> Values {
     let folder = root.join(NODES);
     let nodes = tree::names(&folder).into_iter().filter(|name| is_numbered(name, "node"));
-    let values: Option<Vec<u64>> = nodes
+    let values: Option<Vec<(String, u64)>> = nodes
         .map(|node| {
-            let text = tree::text(&folder.join(node).join("numastat"))?;
-            text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+            let text = tree::text(&folder.join(&node).join("numastat"))?;
+            let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())?;
+            Some((format!("/{NODES}/{node}"), value))
         })
         .collect();
     match values.filter(|values| !values.is_empty()) {
-        Some(values) => Ok(values.into_iter().fold(0, u64::wrapping_add)),
+        Some(values) => Ok(values),
         None => Err(format!("/{NODES} has no node with `{key}` in its numastat")),
     }
 }
@@ -49,24 +76,25 @@ pub(crate) fn numa(root: &Path, key: &str) -> Sum {
 /// The unit of /sys/block/DEVICE/stat, whatever the device's blocks are.
 const SECTOR: u64 = 512;
 
-/// Sums a column of the disks' statistics, in bytes. Devices that pass requests on to others (LVM,
-/// RAID, and loop devices, whose file is on another one) are left out, for the others count them.
-pub(crate) fn disks(root: &Path, column: usize) -> Sum {
+/// The values of a column of the disks' statistics, in bytes. Devices that pass requests on to
+/// others (LVM, RAID, and loop devices, whose file is on another one) are left out, for the others
+/// count them.
+pub(crate) fn disks(root: &Path, column: usize) -> Values {
     let folder = root.join("sys/block");
     let is_counted_below = |name: &String| {
         folder.join(name).join("loop").exists() || !tree::names(&folder.join(name).join("slaves")).is_empty()
     };
     let devices = tree::names(&folder).into_iter().filter(|name| !is_counted_below(name));
-    let values: Result<Vec<u64>, String> = devices
-        .map(|name| {
-            let text = tree::text(&folder.join(&name).join("stat"));
-            let value = text.and_then(|text| text.split_whitespace().nth(column)?.parse::<u64>().ok());
-            value.ok_or_else(|| format!("/sys/block/{name}/stat cannot be read"))
-        })
-        .collect();
-    match values? {
+    let values = devices.map(|device| {
+        let name = format!("/sys/block/{device}");
+        let text = tree::text(&folder.join(&device).join("stat"));
+        let value = text.and_then(|text| text.split_whitespace().nth(column)?.parse::<u64>().ok());
+        let value = value.ok_or_else(|| format!("{name}/stat cannot be read"))?;
+        Ok((name, value.wrapping_mul(SECTOR)))
+    });
+    match values.collect::<Values>()? {
         none if none.is_empty() => Err("no block device in /sys/block has statistics".into()),
-        values => Ok(values.into_iter().fold(0, u64::wrapping_add).wrapping_mul(SECTOR)),
+        values => Ok(values),
     }
 }
 

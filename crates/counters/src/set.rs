@@ -132,19 +132,19 @@ static PCIE: About = About { name: "pcie_bytes", measurement: &vocabulary::PCIE 
 struct FileCounter {
     about: About,
     source: &'static str,
-    read: fn(&Path) -> files::Sum,
+    read: fn(&Path) -> files::Values,
 }
 
 const fn file(
     name: &'static str,
     measurement: &'static Measurement,
     source: &'static str,
-    read: fn(&Path) -> files::Sum,
+    read: fn(&Path) -> files::Values,
 ) -> FileCounter {
     FileCounter { about: About { name, measurement }, source, read }
 }
 
-const RESCTRL: &str = "/sys/fs/resctrl/mon_data";
+const RESCTRL: &str = "/sys/fs/resctrl, mon_data of all groups, without those that are made and removed meanwhile";
 const NUMA: &str = "/sys/devices/system/node/node*/numastat";
 const DISKS: &str = "/sys/block/*/stat";
 
@@ -166,9 +166,9 @@ enum Source {
     /// Parts of all packages, and the bytes for which a count stands.
     Uncore(Vec<(PerfEvent, f64)>),
     File {
-        read: fn(&Path) -> files::Sum,
-        /// The value when the set was opened; 0 of gauges.
-        before: u64,
+        read: fn(&Path) -> files::Values,
+        /// The values when the set was opened.
+        before: Vec<(String, u64)>,
     },
     Absent(String),
 }
@@ -250,9 +250,8 @@ impl CounterSet {
                 .iter()
                 .try_fold(0.0, |sum, (event, bytes)| Ok(sum + count(event)?.0 as f64 * bytes))
                 .map(|sum| sum as u64),
-            Source::File { read, before } => read(&self.root).and_then(|now| {
-                now.checked_sub(*before).ok_or_else(|| "less is counted than at the beginning: a part is gone".into())
-            }),
+            Source::File { read, .. } if counter.about.is_gauge() => read(&self.root).map(|now| files::sum(&now)),
+            Source::File { read, before } => read(&self.root).and_then(|now| files::since(before, &now)),
             Source::Absent(why) => Err(why.clone()),
         };
         match value {
@@ -316,7 +315,7 @@ fn of_file(root: &Path, counter: &FileCounter) -> Counter {
     let FileCounter { about, source, read } = *counter;
     let lives_at = source.to_owned();
     let source = match read(root) {
-        Ok(now) => Source::File { read, before: if about.is_gauge() { 0 } else { now } },
+        Ok(before) => Source::File { read, before },
         Err(why) => Source::Absent(why),
     };
     Counter { about, scope: CounterScope::Machine, lives_at, source }

@@ -107,6 +107,37 @@ fn files_of_a_made_tree_are_summed() {
 }
 
 #[test]
+fn all_groups_of_threads_are_counted_and_one_that_goes_is_no_zero() {
+    let folder = TempFolder::new().unwrap();
+    let root = folder.at();
+    let group = |name: &str, occupancy: u64, bandwidth: u64| {
+        let cache = format!("sys/fs/resctrl/{name}mon_data/mon_L3_00");
+        put(root, &format!("{cache}/llc_occupancy"), &format!("{occupancy}\n"));
+        put(root, &format!("{cache}/mbm_total_bytes"), &format!("{bandwidth}\n"));
+    };
+    group("", 100, 1000);
+    group("mine/", 20, 500);
+    // What a group of monitors counts is in the group that it belongs to.
+    group("mon_groups/m1/", 7, 70);
+    group("mine/mon_groups/m2/", 3, 30);
+    put(root, "sys/fs/resctrl/info/L3_MON/num_rmids", "32\n");
+    let counters = CounterSet::open_under(root);
+    group("mine/", 25, 900);
+    // One that comes meanwhile counts from zero.
+    group("new/", 1, 60);
+    let value = |name: &str| of(&counters.read(), name).value;
+    assert_eq!((value("llc_occupancy"), value("memory_bandwidth")), (Some(126), Some(460)));
+    // More of one does not hide that another one is gone, or began anew.
+    group("", 100, 9000);
+    group("mine/", 25, 400);
+    let why = |name: &str| of(&counters.read(), name).absent.clone().unwrap();
+    assert!(why("memory_bandwidth").contains("mine/mon_data/mon_L3_00/mbm_total_bytes counts less"));
+    std::fs::remove_dir_all(root.join("sys/fs/resctrl/mine")).unwrap();
+    assert!(why("memory_bandwidth").contains("mine/mon_data/mon_L3_00/mbm_total_bytes is gone"));
+    assert_eq!(value("llc_occupancy"), Some(101));
+}
+
+#[test]
 fn what_is_absent_is_named_with_its_reason() {
     let folder = TempFolder::new().unwrap();
     let counters = CounterSet::open_under(folder.at());
@@ -177,7 +208,7 @@ fn disks_are_counted_once_and_one_that_goes_is_no_zero() {
     assert!(reading.value.is_none() && reading.absent.as_ref().unwrap().contains("sda/stat"), "{reading:?}");
     std::fs::remove_dir_all(folder.at().join("sys/block/sda")).unwrap();
     let reading = of(&counters.read(), "disk_read").clone();
-    assert!(reading.value.is_none() && reading.absent.as_ref().unwrap().contains("a part is gone"), "{reading:?}");
+    assert!(reading.value.is_none() && reading.absent.as_ref().unwrap().contains("sda is gone"), "{reading:?}");
 }
 
 #[test]

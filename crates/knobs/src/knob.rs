@@ -44,6 +44,15 @@ pub enum AllowedValues {
         /// The largest.
         max: u64,
     },
+    /// A whole number of steps. The kernel rounds what is between them.
+    Steps {
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+        /// The step; all values are multiples of it.
+        step: u64,
+    },
     /// A whole number from 0 on, or a word for none.
     NumberOr {
         /// The word.
@@ -145,6 +154,10 @@ impl AllowedValues {
                 let number = value.bytes().all(|b| b.is_ascii_digit()).then(|| value.parse::<u64>().ok()).flatten();
                 number.filter(|n| (min..=max).contains(&n)).map(|n| n.to_string())
             }
+            AllowedValues::Steps { min, max, step } => {
+                let number = AllowedValues::Number { min: *min, max: *max }.check(value).map_err(|_| self.shown())?;
+                number.parse::<u64>().ok().filter(|n| n.is_multiple_of(*step)).map(|_| number)
+            }
             AllowedValues::NumberOr { none, .. } if value == *none => Some(value.to_owned()),
             AllowedValues::NumberOr { max, .. } => {
                 return AllowedValues::Number { min: 0, max: *max }.check(value).map_err(|_| self.shown());
@@ -166,6 +179,7 @@ impl AllowedValues {
             AllowedValues::OneOf(words) => words.join(", "),
             AllowedValues::Number { min, max: MAX_OF_KERNEL } => format!("{min} or more; the kernel checks the most"),
             AllowedValues::Number { min, max } => format!("{min} to {max}"),
+            AllowedValues::Steps { min, max, step } => format!("{min} to {max}, multiples of {step}"),
             AllowedValues::NumberOr { none, max } => format!("{none} or 0 to {max}"),
             AllowedValues::Mask { bits, min_bits, may_have_gaps } => {
                 let least = if *min_bits > 1 { format!("at least {min_bits} ") } else { String::new() };

@@ -28,7 +28,7 @@ use crate::knob::hexadecimal;
 use crate::list::RESCTRL;
 use crate::plan::KnobPlan;
 use crate::thread_stay::{self, this_thread};
-use crate::tree::MachineTree;
+use crate::tree::{FileError, MachineTree};
 use crate::write::{GROUP, SettingWrite, reason_of_kernel};
 
 const OPERATION: &str = "make a group of threads";
@@ -111,16 +111,17 @@ impl ThreadGroup {
         let summary = lines.join(", ");
         let confines_cache = confines(tree, &lines);
         let group = SettingWrite::Group { folder: folder.clone(), lines, threads: Vec::new() };
-        let made = group.make(tree).and_then(|()| {
+        let locked = || {
             let folder = File::open(tree.path(&folder))?;
             FileLock::take(folder).map_err(|refused| match refused {
                 TryLockError::WouldBlock => io::Error::other("another program has locked it"),
                 TryLockError::Error(e) => e,
             })
-        });
-        let made = made.map_err(|e| {
+        };
+        let made = group.make(tree).and_then(|()| locked().map_err(FileError::of(&*folder)));
+        let made = made.map_err(|FileError { file, error }| {
             // The reason is read before the next command to resctrl.
-            let error = not_made(e, &format!("/{folder}: {summary}{}", reason_of_kernel(tree)));
+            let error = not_made(error, &format!("/{file}: {summary}{}", reason_of_kernel(tree)));
             let _ = group.take_back(tree);
             error
         });
@@ -186,14 +187,14 @@ impl ThreadShare for ThreadGroup {
     }
 
     fn lend_to_this_thread(&self) -> Result<()> {
-        let failed = |e| Error::io("take in a thread", e, format!("/{}/tasks", self.folder));
+        let failed = |FileError { file, error }| Error::io("take in a thread", error, format!("/{file}"));
         thread_stay::begin(&self.tree, &self.folder).map_err(failed)?;
         // That the kernel took the number is enough after the first time: looking costs as much.
         if !self.is_verified.load(Ordering::Relaxed) {
             if let Err(e) = self.find_this_thread() {
                 // The first error is told.
                 let _ = thread_stay::end(&self.tree);
-                return Err(failed(e));
+                return Err(failed(FileError::of(format!("{}/tasks", self.folder))(e)));
             }
             self.is_verified.store(true, Ordering::Relaxed);
         }
@@ -201,7 +202,7 @@ impl ThreadShare for ThreadGroup {
     }
 
     fn take_back_from_this_thread(&self) -> Result<()> {
-        let failed = |e| Error::io("let a thread go", e, format!("/{}", self.folder));
+        let failed = |FileError { file, error }| Error::io("let a thread go", error, format!("/{file}"));
         thread_stay::end(&self.tree).map_err(failed)
     }
 

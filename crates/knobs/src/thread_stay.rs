@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::list::RESCTRL;
-use crate::tree::MachineTree;
+use crate::tree::{FileError, MachineTree};
 
 /// What the kernel shows of a thread's groups, since Linux 5.6.
 const GROUPS_OF_THIS_THREAD: &str = "proc/thread-self/cpu_resctrl_groups";
@@ -31,8 +31,11 @@ impl ThreadPlace {
     }
 
     /// Moves this thread there.
-    fn enter(&self, tree: &MachineTree) -> io::Result<()> {
-        let write = |folder: &str| tree.write_text(&format!("{folder}/tasks"), &this_thread());
+    fn enter(&self, tree: &MachineTree) -> Result<(), FileError> {
+        let write = |folder: &str| {
+            let tasks = format!("{folder}/tasks");
+            tree.write_text(&tasks, &this_thread()).map_err(FileError::of(tasks))
+        };
         write(&self.control)?;
         // The kernel takes a thread into a monitoring group only within its control group.
         match &self.monitor {
@@ -89,8 +92,8 @@ thread_local! {
 }
 
 /// Calls `f` with the stays of this thread. They are gone where the thread is ending.
-fn with_stays<R>(f: impl FnOnce(&mut Stays) -> io::Result<R>) -> io::Result<R> {
-    let ending = |_| Err(io::Error::other("this thread is ending"));
+fn with_stays<R>(f: impl FnOnce(&mut Stays) -> Result<R, FileError>) -> Result<R, FileError> {
+    let ending = |_| Err(FileError::of(RESCTRL)(io::Error::other("this thread is ending")));
     STAYS.try_with(|stays| f(&mut stays.borrow_mut())).unwrap_or_else(ending)
 }
 
@@ -104,7 +107,7 @@ pub(crate) fn settle(folder: &Arc<str>) {
 }
 
 /// Moves this thread into a group, unless it is there, until [`end`].
-pub(crate) fn begin(tree: &MachineTree, folder: &Arc<str>) -> io::Result<()> {
+pub(crate) fn begin(tree: &MachineTree, folder: &Arc<str>) -> Result<(), FileError> {
     with_stays(|stays| {
         let now = match stays.open.last() {
             Some(stay) => ThreadPlace::of_folder(&stay.folder),
@@ -125,7 +128,7 @@ pub(crate) fn begin(tree: &MachineTree, folder: &Arc<str>) -> io::Result<()> {
 }
 
 /// Moves this thread back to where it was before its innermost stay.
-pub(crate) fn end(tree: &MachineTree) -> io::Result<()> {
+pub(crate) fn end(tree: &MachineTree) -> Result<(), FileError> {
     // It is over in any case: the next stay begins at what the kernel shows.
     let stay = with_stays(|stays| Ok(stays.open.pop()))?;
     let Some(before) = stay.and_then(|stay| stay.before) else { return Ok(()) };

@@ -28,7 +28,7 @@ use crate::plan::{KnobChange, KnobPlan};
 use crate::restore::{RestoredKnobs, restore_all, restore_journal};
 use crate::step::{Tell, TransactionStep};
 use crate::thread_group::lock_resctrl;
-use crate::tree::MachineTree;
+use crate::tree::{FileError, MachineTree};
 use crate::write::{SettingWrite, reason_of_kernel};
 
 const OPERATION: &str = "set knobs";
@@ -127,9 +127,9 @@ impl KnobTransaction {
             tell(TransactionStep::Change(write.name().to_owned()));
             let is_group = matches!(write, SettingWrite::Group { .. });
             let _turn = if is_group { Some(lock_resctrl(&self.tree)?) } else { None };
-            write.make(&self.tree).map_err(|e| {
+            write.make(&self.tree).map_err(|FileError { file, error }| {
                 let why = if is_group { reason_of_kernel(&self.tree) } else { String::new() };
-                Error::io(OPERATION, e, format!("{}: /{}{why}", write.name(), write.file()))
+                Error::io(OPERATION, error, format!("{}: /{file}{why}", write.name()))
             })?;
         }
         tell(TransactionStep::Verify);

@@ -13,6 +13,19 @@ const MAX_TEXT: u64 = 16 << 20;
 /// The file systems in which the kernel shows settings (linux/magic.h): sysfs, procfs, resctrl.
 const FILE_SYSTEMS_OF_SETTINGS: [i64; 3] = [0x6265_6572, 0x9fa0, 0x0765_5821];
 
+/// What the kernel says of a file, by its name in the tree.
+#[derive(Debug)]
+pub(crate) struct FileError {
+    pub(crate) file: String,
+    pub(crate) error: io::Error,
+}
+
+impl FileError {
+    pub(crate) fn of(file: impl Into<String>) -> impl FnOnce(io::Error) -> FileError {
+        |error| FileError { file: file.into(), error }
+    }
+}
+
 /// The files of a machine's settings under one root. All names are relative to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineTree {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::knob::{chosen, hexadecimal};
 use crate::list::{RESCTRL, has_core};
-use crate::tree::MachineTree;
+use crate::tree::{FileError, MachineTree};
 
 /// Where settings are. A journal that names another place is not one of this library.
 const PLACES: [&str; 3] = ["sys", "proc/sys", "dev/cpu"];
@@ -83,19 +83,22 @@ impl SettingWrite {
     }
 
     /// Makes the change, and reads it back.
-    pub(crate) fn make(&self, tree: &MachineTree) -> io::Result<()> {
-        match self {
-            SettingWrite::Text { file, new, .. } => tree.write_text(file, new)?,
-            SettingWrite::Along { .. } => {}
-            SettingWrite::Bits { file, at, width, mask, new, .. } => put_bits(tree, file, *at, *width, *mask, *new)?,
+    pub(crate) fn make(&self, tree: &MachineTree) -> Result<(), FileError> {
+        let made = match self {
+            SettingWrite::Text { file, new, .. } => tree.write_text(file, new),
+            SettingWrite::Along { .. } => Ok(()),
+            SettingWrite::Bits { file, at, width, mask, new, .. } => put_bits(tree, file, *at, *width, *mask, *new),
             SettingWrite::Group { folder, lines, threads } => {
-                tree.make_folder(folder)?;
+                let (schemata, tasks) = (format!("{folder}/schemata"), format!("{folder}/tasks"));
+                tree.make_folder(folder).map_err(FileError::of(folder))?;
                 // The kernel checks all lines of a write before it takes the first.
-                tree.write_text(&format!("{folder}/schemata"), &lines.join("\n"))?;
-                take_in_all(threads, |thread| tree.write_text(&format!("{folder}/tasks"), &thread.to_string()))?;
+                tree.write_text(&schemata, &lines.join("\n")).map_err(FileError::of(schemata))?;
+                take_in_all(threads, |thread| tree.write_text(&tasks, &thread.to_string()))
+                    .map_err(FileError::of(tasks))?;
+                Ok(())
             }
-        }
-        self.verify(tree)
+        };
+        made.and_then(|()| self.verify(tree)).map_err(FileError::of(self.file()))
     }
 
     /// Reads whether the setting is what was written.

@@ -49,11 +49,11 @@ measurements! {
     PCIE = "datapipes_pcie_bytes_total", Counter, Bytes, [Scope],
         "Bytes of devices over PCI Express";
     LLC_OCCUPANCY = "datapipes_llc_occupancy_bytes", Gauge, Bytes, [Scope],
-        "Bytes of the last-level caches that threads without a group of their own hold";
+        "Bytes of the last-level caches that hold what threads brought there";
     MEMORY_BANDWIDTH = "datapipes_memory_bandwidth_bytes_total", Counter, Bytes, [Scope],
-        "Bytes between caches and memory for threads without a group of their own";
+        "Bytes between caches and memory";
     MEMORY_BANDWIDTH_LOCAL = "datapipes_memory_bandwidth_local_bytes_total", Counter, Bytes, [Scope],
-        "Bytes between caches and the memory of the own node for threads without a group of their own";
+        "Bytes between caches and the memory of their own node";
     NUMA_MISSES = "datapipes_numa_misses_pages_total", Counter, Pages, [Scope],
         "Pages that were allocated on a node because the wanted one was full";
     NUMA_REMOTE = "datapipes_numa_remote_pages_total", Counter, Pages, [Scope],

@@ -5,60 +5,15 @@
 
 mod scene;
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-
 use datapipes_core::{Result, StagePlace};
 use datapipes_sort::{NumberKind, RecordFormat, SortMethod, SortReport};
-use datapipes_testkit::Mounted;
+use datapipes_testkit::ThrottledDisk;
 use scene::{Folder, Random, assert_same, sort, sort_records};
 
 const MIB: usize = 1 << 20;
 /// The most threads of these sorts.
 const MOST: usize = 8;
 const NUMBERS: RecordFormat = RecordFormat::Numbers { kind: NumberKind::U64, reverse: false };
-
-/// A disk whose device a block I/O cgroup holds to a rate, for this process.
-struct HeldDisk {
-    disk: Mounted,
-    group: PathBuf,
-    /// Where this process was before.
-    before: PathBuf,
-}
-
-impl HeldDisk {
-    /// Makes one of `bytes` that reads and writes `rate` bytes a second.
-    fn new(bytes: u64, rate: u64) -> std::result::Result<HeldDisk, String> {
-        let before = PathBuf::from("/sys/fs/cgroup/blkio");
-        let groups = std::fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
-        let ours = groups.lines().find_map(|line| line.split_once(":blkio:")).map(|(_, path)| path.to_owned());
-        let ours = ours.ok_or("there is no blkio controller of version 1")?;
-        let before = before.join(ours.trim_start_matches('/'));
-        let disk = Mounted::ext4(env!("CARGO_TARGET_TMPDIR"), bytes)?;
-        let device = std::fs::metadata(disk.at()).map_err(|e| e.to_string())?.dev();
-        let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        let group = before.join(format!("dpipe-test-feeding-{}", std::process::id()));
-        std::fs::create_dir(&group).map_err(|e| format!("{}: {e}", group.display()))?;
-        let held = HeldDisk { disk, group, before };
-        for file in ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"] {
-            std::fs::write(held.group.join(file), format!("{device} {rate}")).map_err(|e| format!("{file}: {e}"))?;
-        }
-        held.enter(&held.group).map_err(|e| format!("{}: {e}", held.group.display()))?;
-        Ok(held)
-    }
-
-    fn enter(&self, group: &Path) -> std::io::Result<()> {
-        std::fs::write(group.join("cgroup.procs"), std::process::id().to_string())
-    }
-}
-
-impl Drop for HeldDisk {
-    fn drop(&mut self) {
-        // A group that is not empty is left, and ends with the machine.
-        let _ = self.enter(&self.before);
-        let _ = std::fs::remove_dir(&self.group);
-    }
-}
 
 /// Sorts by a method with runs in this place, and by so many threads.
 fn sorted(
@@ -116,14 +71,15 @@ fn a_slow_spill_place_has_few_threads_and_memory_has_all() {
         // What the user says holds.
         let report = sorted(&input, &format, method, StagePlace::memory(160 << 20, None), Some(5));
         assert_eq!((workers(&report), report.threads_why.clone()), (5, None), "{report}");
-        let disk = match HeldDisk::new(256 << 20, 15_000_000) {
+        let disk = ThrottledDisk::new(env!("CARGO_TARGET_TMPDIR"), 256 << 20, 15_000_000);
+        let disk = match disk.and_then(|disk| disk.hold_this_process().map(|()| disk)) {
             Ok(disk) => disk,
             Err(why) => {
                 println!("SKIPPED: a_slow_spill_place_has_few_threads_and_memory_has_all: {why}");
                 return;
             }
         };
-        let report = sorted(&input, &format, method, StagePlace::folder(disk.disk.at()), None);
+        let report = sorted(&input, &format, method, StagePlace::folder(disk.at()), None);
         // Two would do; a busy machine may see a disk that is a little faster.
         assert!(workers(&report) <= MOST / 2, "{report}");
         assert!(report.threads_why.as_ref().is_some_and(|why| why.contains("the spill places take")), "{report}");

@@ -10,9 +10,8 @@
 //! - [`GnuSort`]: the sort that ours is compared with.
 //! - [`Prometheus`]: one that reads metrics of a test.
 //! - [`UnresponsiveFs`]: a file system whose server never answers.
-//! - [`Mounted`], [`without_calls`], [`ControlGroup`]: file systems and kernels that lack
-//!   something, or have little.
-//!
+//! - [`Mounted`], [`ThrottledDisk`], [`without_calls`], [`ControlGroup`]: file systems, disks and
+//!   kernels that lack something, or have little.
 //! - [`child`]: pieces of a test in another process: a fork, another user, limits.
 #![deny(unsafe_code)]
 
@@ -28,6 +27,7 @@ mod prometheus;
 mod random;
 #[cfg(shuttle)]
 mod schedules;
+mod throttled_disk;
 mod unresponsive_fs;
 mod without;
 
@@ -41,5 +41,6 @@ pub use prometheus::Prometheus;
 pub use random::{Random, replayed_seed, seed};
 #[cfg(shuttle)]
 pub use schedules::schedules;
+pub use throttled_disk::ThrottledDisk;
 pub use unresponsive_fs::{PendingRequests, UnresponsiveFs};
 pub use without::{RefusedCall, RefusedUse, without_calls};

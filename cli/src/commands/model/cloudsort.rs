@@ -44,6 +44,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// No input is larger, whatever its unit, and no rate or price is smaller.
+const MOST: f64 = 1e9;
+const LEAST_RATE: f64 = 1e-6;
+
 /// Everything that is shown.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -79,6 +83,10 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 
 fn inputs(args: &Args) -> Result<CloudSortInputs> {
     let record = CloudSortInputs::record();
+    if args.bytes == Some(0) {
+        let error = Error::new(ErrorKind::InvalidInput, "model", "--bytes 0: nothing is to be sorted");
+        return Err(error.with_advice("say how much is, such as 100t"));
+    }
     let mut inputs = CloudSortInputs { nodes: args.nodes, bytes: args.bytes.unwrap_or(record.bytes), ..record };
     for text in &args.set {
         let refuse = |why: String| {
@@ -90,13 +98,15 @@ fn inputs(args: &Args) -> Result<CloudSortInputs> {
         let found = inputs.inputs.iter().find(|one| one.name == name).map(|one| one.input);
         let Some(input) = found else { return Err(refuse("there is no such input".to_owned())) };
         // Rates divide, and a slack of all of the time leaves none.
-        let value = value.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0);
-        let fits = value.filter(|value| match name {
-            "losses" | "detection" | "fixed" => true,
-            "slack" => *value < 1.0,
-            _ => *value > 0.0,
-        });
-        let Some(value) = fits else { return Err(refuse("the value makes no sense".to_owned())) };
+        let allowed = match name {
+            "losses" | "detection" | "fixed" => 0.0..=MOST,
+            "slack" => 0.0..=0.99,
+            _ => LEAST_RATE..=MOST,
+        };
+        let value = value.parse().ok().filter(|value: &f64| allowed.contains(value));
+        let Some(value) = value else {
+            return Err(refuse(format!("the value is no number from {} to {}", allowed.start(), allowed.end())));
+        };
         inputs = inputs.with(input, value);
     }
     Ok(inputs)

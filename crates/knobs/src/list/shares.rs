@@ -83,8 +83,9 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
                 may_have_gaps: info("sparse_masks").is_some_and(|allowed| allowed == "1"),
             }
         } else {
-            let min = info("min_bandwidth").and_then(|min| min.parse().ok()).unwrap_or(1).max(1);
-            bandwidth(tree, min, parts.iter().map(|(_, share)| *share).max().unwrap_or(0))
+            let number = |name: &str| info(name).and_then(|min| min.parse().ok()).unwrap_or(1).max(1);
+            let (min, step) = (number("min_bandwidth"), number("bandwidth_gran"));
+            bandwidth(tree, min, step, parts.iter().map(|(_, share)| *share).max().unwrap_or(0))
         };
         knob.absent = None;
         knob.value = Some(line.trim().to_owned());
@@ -98,9 +99,11 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
 }
 
 /// What a share of bandwidth may be. What the group of all has now may be less than there is, where
-/// somebody throttled it; `most` is the largest of its shares.
-fn bandwidth(tree: &MachineTree, min: u64, most: u64) -> AllowedValues {
+/// somebody throttled it; `most` is the largest of its shares. The kernel rounds a percentage up to
+/// the step of the processor (`bandwidth_gran`).
+fn bandwidth(tree: &MachineTree, min: u64, step: u64, most: u64) -> AllowedValues {
     match tree.text("proc/cpuinfo").is_ok_and(|facts| facts.contains("GenuineIntel")) {
+        true if most <= WHOLE_PERCENT && step > 1 => AllowedValues::Steps { min, max: WHOLE_PERCENT, step },
         true if most <= WHOLE_PERCENT => AllowedValues::Number { min, max: WHOLE_PERCENT },
         // MB/s (option mba_MBps), which the kernel takes below the least percent, too.
         true => AllowedValues::Number { min: 1, max: MAX_OF_KERNEL },

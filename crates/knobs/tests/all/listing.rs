@@ -191,6 +191,11 @@ fn shares_may_be_what_the_processor_takes_and_not_only_what_all_have_now() {
     // Somebody throttled what all others have.
     made.put("sys/fs/resctrl/schemata", "L3:0=7ff;1=7ff\nMB:0=20;1=50\n");
     assert!(bandwidth("0=100;1=60") && bandwidth("0=10") && !bandwidth("0=101") && !bandwidth("0=5"));
+    // The kernel would round what is between two steps, and the share would not be the one asked.
+    made.put("sys/fs/resctrl/info/MB/bandwidth_gran", "10\n");
+    assert!(bandwidth("0=100;1=60") && bandwidth("0=10") && !bandwidth("0=110") && !bandwidth("0=0"));
+    let e = takes("share.memory_bandwidth", "0=25").unwrap_err();
+    assert!(e.contains("10 to 100, multiples of 10"), "{e}");
     // Mounted with mba_MBps.
     made.put("sys/fs/resctrl/schemata", "L3:0=7ff;1=7ff\nMB:0=4294967295;1=4294967295\n");
     assert!(bandwidth("0=5;1=20000") && !bandwidth("0=0"));

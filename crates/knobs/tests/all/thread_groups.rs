@@ -74,6 +74,22 @@ fn a_thread_that_is_not_taken_in_is_an_error() {
 }
 
 #[test]
+fn an_error_names_the_file_that_the_kernel_refused() {
+    let made = Made::xeon();
+    let group = ThreadGroup::make(&made.tree(), &share("0=f")).unwrap();
+    made.put("sys/fs/resctrl/tasks", "");
+    group.lend_to_this_thread().unwrap();
+    std::fs::remove_file(made.path("sys/fs/resctrl/tasks")).unwrap();
+    let e = group.take_back_from_this_thread().unwrap_err().to_string();
+    assert!(e.contains("/sys/fs/resctrl/tasks") && !e.contains("datapipes-threads-"), "{e}");
+    // The group's own.
+    let name = groups(&made).remove(0);
+    std::fs::remove_file(made.path(&format!("sys/fs/resctrl/{name}/tasks"))).unwrap();
+    let e = group.lend_to_this_thread().unwrap_err().to_string();
+    assert!(e.contains(&format!("/sys/fs/resctrl/{name}/tasks")), "{e}");
+}
+
+#[test]
 fn every_thread_of_a_runtime_is_taken_in_and_callers_copy_nothing() {
     bounded("every thread of a runtime is taken in and callers copy nothing", || {
         let made = Made::xeon();

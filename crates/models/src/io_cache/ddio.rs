@@ -94,9 +94,12 @@ impl DdioSetup {
             Err(Error::new(ErrorKind::InvalidInput, "model", what).with_advice(advice))
         };
         self.llc.check()?;
-        if !(1..=MAX_DEPTH).contains(&self.depth) || self.served_at_once == 0 {
-            let what = format!("a depth of {} with {} served at once", self.depth, self.served_at_once);
-            return wrong(what, "take 1 to 1024 requests");
+        let what = || format!("a depth of {} with {} served at once", self.depth, self.served_at_once);
+        if !(1..=MAX_DEPTH).contains(&self.depth) {
+            return wrong(what(), "take 1 to 1024 requests");
+        }
+        if !(1..=self.depth).contains(&self.served_at_once) {
+            return wrong(what(), "no more are served at once than are under way, and at least one");
         }
         for (name, rate) in [("device", self.device_bytes_per_s), ("core", self.core_bytes_per_s)] {
             if !(1e6..=1e12).contains(&rate) {

@@ -284,6 +284,7 @@ fn impossible_setups_are_refused() {
     for wrong in [
         DdioSetup { depth: 0, ..setup },
         DdioSetup { served_at_once: 0, ..setup },
+        DdioSetup { served_at_once: setup.depth + 1, ..setup },
         DdioSetup { device_bytes_per_s: 0.0, ..setup },
         DdioSetup { core_bytes_per_s: f64::NAN, ..setup },
         DdioSetup { load_bytes_per_s: -1.0, ..setup },

@@ -412,6 +412,17 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_of_what_is_waited_for_is_named() {
+        let named = |kinds: &[Whose], role| whose(kinds.iter().copied(), "writes of runs", role);
+        assert_eq!(named(&[], MovementRole::Spill), "the writes of runs");
+        let both = named(&[Whose::CompressProgram, Whose::Program], MovementRole::Merge);
+        assert_eq!(both, "the other program, which writes an input, or the compress program, which decompresses runs");
+        let all = named(&[Whose::Disk, Whose::CompressProgram, Whose::Bucket, Whose::Disk], MovementRole::Spill);
+        assert!(all.ends_with(" writes of runs, or the compress program, which takes runs and writes them"), "{all}");
+        assert!(all.contains(Whose::Disk.words()) && all.contains(Whose::Bucket.words()), "{all}");
+    }
+
+    #[test]
     fn a_wait_for_copies_in_memory_is_one_for_cores() {
         // 1.33 s of two threads beside two busy loops on the same core, all files in memory.
         let waits = vec![(SortWait::Spill, 1.12), (SortWait::Output, 0.48)];
