@@ -42,7 +42,7 @@ use view_state::{Action, ViewState};
 const ENDING: Ending = Ending {
     notes: "\
 Keys: s sorts by the next column, r turns the order, / filters, p pauses, arrows and page keys
-scroll, q quits. Processes are seen if they offer statistics: those of dpipe do, other programs by
+scroll, q and Escape quit. Processes are seen if they offer statistics: those of dpipe do, other programs by
 datapipes::offer. DATAPIPES_OFFER=0 in a process's environment forbids it. A page of statistics
 names no files.",
     zero: "the view was shown",

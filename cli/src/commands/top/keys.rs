@@ -5,6 +5,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Char(char),
+    /// A character of text that was pasted: it is no command.
+    Pasted(char),
     /// A letter with the control key.
     Control(char),
     Up,
@@ -18,29 +20,58 @@ pub(super) enum Key {
     Escape,
 }
 
-/// The keys in bytes that came together. A sequence that is cut at their end is skipped: terminals
-/// send each in one piece.
-pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
-    let text = String::from_utf8_lossy(bytes);
-    let mut rest = text.as_ref();
-    let mut found = Vec::new();
-    while let Some(c) = rest.chars().next() {
-        rest = &rest[c.len_utf8()..];
-        match c {
-            '\u{1b}' => {
-                let (key, behind) = sequence(rest);
-                found.extend(key);
-                rest = behind;
+/// Before and after pasted text (xterm's mode 2004). A terminal removes them from the text itself.
+const PASTE_BEGINS: &str = "\u{1b}[200~";
+const PASTE_ENDS: &str = "\u{1b}[201~";
+
+/// Reads what a terminal sends.
+#[derive(Debug, Default)]
+pub(super) struct KeyReader {
+    /// The end of pasted text has not come yet.
+    pastes: bool,
+    /// The beginning of that end, where the bytes were cut in it.
+    end_so_far: String,
+}
+
+impl KeyReader {
+    /// The keys in bytes that came together. A sequence that is cut at their end is skipped:
+    /// terminals send each in one piece, except the one after a long text that was pasted.
+    pub(super) fn keys(&mut self, bytes: &[u8]) -> Vec<Key> {
+        let text = std::mem::take(&mut self.end_so_far) + &String::from_utf8_lossy(bytes);
+        let mut rest = text.as_str();
+        let mut found = Vec::new();
+        while let Some(c) = rest.chars().next() {
+            if self.pastes {
+                if let Some(behind) = rest.strip_prefix(PASTE_ENDS) {
+                    (self.pastes, rest) = (false, behind);
+                    continue;
+                }
+                if PASTE_ENDS.starts_with(rest) {
+                    self.end_so_far = rest.to_owned();
+                    break;
+                }
+            } else if let Some(behind) = rest.strip_prefix(PASTE_BEGINS) {
+                (self.pastes, rest) = (true, behind);
+                continue;
             }
-            '\r' | '\n' => found.push(Key::Enter),
-            '\u{7f}' | '\u{8}' => found.push(Key::Backspace),
-            '\u{1}'..='\u{1a}' => found.push(Key::Control(char::from(c as u8 - 1 + b'a'))),
-            '\u{fffd}' => {}
-            c if c.is_control() => {}
-            c => found.push(Key::Char(c)),
+            rest = &rest[c.len_utf8()..];
+            match c {
+                c if self.pastes => found.extend((!c.is_control() && c != '\u{fffd}').then_some(Key::Pasted(c))),
+                '\u{1b}' => {
+                    let (key, behind) = sequence(rest);
+                    found.extend(key);
+                    rest = behind;
+                }
+                '\r' | '\n' => found.push(Key::Enter),
+                '\u{7f}' | '\u{8}' => found.push(Key::Backspace),
+                '\u{1}'..='\u{1a}' => found.push(Key::Control(char::from(c as u8 - 1 + b'a'))),
+                '\u{fffd}' => {}
+                c if c.is_control() => {}
+                c => found.push(Key::Char(c)),
+            }
         }
+        found
     }
-    found
 }
 
 /// The key of what follows an escape, and what is behind it.
@@ -64,6 +95,25 @@ fn sequence(text: &str) -> (Option<Key>, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn keys(bytes: &[u8]) -> Vec<Key> {
+        KeyReader::default().keys(bytes)
+    }
+
+    #[test]
+    fn pasted_text_is_no_command_however_it_is_cut() {
+        let sent = "j\u{1b}[200~q\r\u{e4}\u{3}\u{1b}[2\u{1b}[201~k".as_bytes();
+        let pasted = ['q', '\u{e4}', '[', '2'].map(Key::Pasted);
+        let expected: Vec<Key> = [Key::Char('j')].into_iter().chain(pasted).chain([Key::Char('k')]).collect();
+        assert_eq!(keys(sent), expected);
+        // The mark before it comes in one piece; a character of several bytes may be cut.
+        for cut in (7..sent.len()).filter(|cut| *cut != 10) {
+            let mut reader = KeyReader::default();
+            let mut found = reader.keys(&sent[..cut]);
+            found.extend(reader.keys(&sent[cut..]));
+            assert_eq!(found, expected, "cut at {cut}");
+        }
+    }
 
     #[test]
     fn keys_are_told_apart_and_nothing_else_is_a_key() {

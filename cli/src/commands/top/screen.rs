@@ -13,16 +13,16 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, t
 use rustix::time::Timespec;
 
 use super::draw::ScreenLine;
-use super::keys::{Key, keys};
+use super::keys::{Key, KeyReader};
 use crate::columns;
 use crate::outcome::print_as_it_is;
 
 /// The settings of the terminal before the view had it; `None` while it has not.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// To the other screen, without a cursor; and back.
-const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
+/// To the other screen, without a cursor and with marks around pasted text; and back.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?2004h";
+const LEAVE: &str = "\x1b[0m\x1b[?2004l\x1b[?25h\x1b[?1049l";
 /// Where the terminal does not say how large it is.
 const USUAL: (usize, usize) = (80, 24);
 
@@ -36,12 +36,13 @@ pub(super) fn is_possible() -> bool {
 pub(super) struct Screen {
     /// The size for which it was drawn last.
     drawn: Option<(usize, usize)>,
+    reader: KeyReader,
 }
 
 impl Screen {
     pub(super) fn open() -> Result<Screen> {
         restore_before_panics();
-        let screen = Screen { drawn: None };
+        let screen = Screen { drawn: None, reader: KeyReader::default() };
         enter()?;
         Ok(screen)
     }
@@ -95,7 +96,7 @@ impl Screen {
     }
 
     /// Waits for keys, at most so long.
-    pub(super) fn keys(&self, wait: Duration) -> Result<Vec<Key>> {
+    pub(super) fn keys(&mut self, wait: Duration) -> Result<Vec<Key>> {
         let mut polled = [PollFd::from_borrowed_fd(stdin(), PollFlags::IN)];
         let wait = Timespec::try_from(wait).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         match poll(&mut polled, Some(&wait)) {
@@ -106,7 +107,7 @@ impl Screen {
         let mut bytes = [0; 256];
         match rustix::io::read(stdin(), &mut bytes) {
             Ok(0) => Err(Error::new(ErrorKind::EndOfFile, "read", "the terminal is gone")),
-            Ok(n) => Ok(keys(&bytes[..n])),
+            Ok(n) => Ok(self.reader.keys(&bytes[..n])),
             Err(Errno::INTR | Errno::AGAIN) => Ok(Vec::new()),
             Err(e) => Err(Error::os("read", e.raw_os_error(), "the terminal")),
         }

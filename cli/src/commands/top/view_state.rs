@@ -151,7 +151,7 @@ impl ViewState {
                 self.filter.clear();
             }
             Key::Backspace => _ = self.filter.pop(),
-            Key::Char(c) if self.filter.chars().count() < MAX_FILTER => self.filter.push(c),
+            Key::Char(c) | Key::Pasted(c) if self.filter.chars().count() < MAX_FILTER => self.filter.push(c),
             _ => return Action::Nothing,
         }
         self.top = 0;
