@@ -161,7 +161,7 @@ impl AnyLocator {
                 let len = if *len == 0 { len_bytes } else { *len };
                 Ok(AnyLocator::Hbm(AnyHbm::allocate(*device, len.max(1))?))
             }
-            other => Err(bad(format!("{other:?} is not memory"))),
+            _ => Err(bad("the place is not memory, as dram:, cache:, numa:, pmem:PATH and hbm: are".to_owned())),
         }
     }
 

@@ -4,12 +4,13 @@ use datapipes::Result;
 
 use crate::columns;
 use crate::outcome::print;
-use crate::system::side_files::SideFile;
+use crate::system::side_files::SideDraft;
 
 /// Writes a picture, and says so on the standard error, for the output may be JSON.
-pub(crate) fn save(file: &SideFile, picture: &str) -> Result<()> {
+pub(crate) fn save(file: SideDraft, picture: &str) -> Result<()> {
+    let drawn = format!("drawn in {}\n", crate::outcome::shown_path(file.path()));
     file.write_text(picture)?;
-    crate::outcome::note(&format!("drawn in {}\n", crate::outcome::shown_path(file.path())));
+    crate::outcome::note(&drawn);
     Ok(())
 }
 

@@ -141,6 +141,8 @@ fn a_second_interrupt_ends_at_once() {
 #[test]
 fn a_stop_is_heard_while_a_slow_disk_writes() {
     const RATE: u64 = 4_000_000;
+    // Ten seconds of the disk.
+    const INPUT: u64 = 40 << 20;
     let test = "a_stop_is_heard_while_a_slow_disk_writes";
     let folder = folder();
     let disk = match ThrottledDisk::new(folder.at(), 256 << 20, RATE) {
@@ -150,9 +152,8 @@ fn a_stop_is_heard_while_a_slow_disk_writes() {
             return;
         }
     };
-    // Ten seconds of the disk.
     let mut random = Random(7);
-    let lines: Vec<String> = (0..40 << 15).map(|_| format!("{:031x}\n", u128::from(random.next()))).collect();
+    let lines: Vec<String> = (0..INPUT / 32).map(|_| format!("{:031x}\n", u128::from(random.next()))).collect();
     fs::write(folder.path("lines"), lines.concat()).unwrap();
     let mut sorted = lines;
     sorted.sort_unstable();
@@ -164,32 +165,34 @@ fn a_stop_is_heard_while_a_slow_disk_writes() {
     assert!(saved.unwrap().status.success());
     let output = disk.at().join("out");
     let restored = disk.at().join("restored");
+    let runs = format!("-T{}", disk.at().display());
     for words in [
         &["sort", "-S500M", "lines", "-o"][..],
         &["sort", "-S500M", "--records=32:0:31", "lines", "-o"],
-        &["sort", "-S8M", "-T.", "lines", "-o"],
+        &["sort", "-S16M", "-T.", "lines", "-o"],
+        &["sort", "-S20M", &runs, "--u64", "--method=merge", "lines", "-o"],
         &["sort", "-m", "sorted", "sorted", "-o"],
         &["copy", "--force", "lines"],
         &["checkpoint", "restore", "saves", "--to"],
+        &["stream", "--from", "file:lines", "-o"],
     ] {
         let is_restore = words[0] == "checkpoint";
         fs::write(&output, OLD).unwrap();
+        fs::File::open(&output).unwrap().sync_all().unwrap();
+        let before = disk.written().unwrap();
         let mut command = disk.command(env!("CARGO_BIN_EXE_dpipe"));
         command.args(words).arg(if is_restore { &restored } else { &output }).current_dir(folder.at());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let counts = format!("/proc/{}/io", child.id());
         until("some of the output is written", || {
             assert!(child.try_wait().unwrap().is_none(), "{words:?}: it ended before it was stopped");
-            let counts = fs::read_to_string(&counts).unwrap_or_default();
-            let written = counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse::<u64>().ok());
-            let runs = if words.contains(&"-S8M") { 40 << 20 } else { 0 };
-            written.is_some_and(|written| written > runs + (2 << 20))
+            disk.written().unwrap() - before > 2 << 20
         });
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let ended = bounded("a stopped program", move || child.wait_with_output()).unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
-        // One that did not hear it would have written all, and taken the old output away.
+        let written = disk.written().unwrap() - before;
+        assert!(written < INPUT - (4 << 20), "{words:?}: {written} bytes were written although it was stopped");
         assert_eq!(ended.status.signal(), Some(libc::SIGINT), "{words:?}: {} {said}", ended.status);
         assert_eq!(fs::read(&output).unwrap(), OLD, "{words:?}: {said}");
         assert!(!restored.join("lines").exists(), "{words:?}: {said}");

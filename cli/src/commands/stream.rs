@@ -34,7 +34,7 @@ use crate::arguments::units::parse_size;
 use crate::metrics_file::{CommandMetrics, told};
 use crate::outcome::{CommandStatus, json, print, print_as_it_is, print_error, print_error_as_it_is, shown_path};
 use crate::report::options::{PageFile, ReportArgs};
-use crate::system::side_files::{CommandPlaces, SideFile, SideFileArgument, SideFiles};
+use crate::system::side_files::{CommandPlaces, SideDraft, SideFile, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 use crate::table::save;
 use ends::origin::Origin;
@@ -210,13 +210,13 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut side_files = SideFiles::beside(CommandPlaces::of("stream").files(from).files(to));
     let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
     let asked =
-        Asked { plot: side_files.take("--plot", args.plot.as_ref())?, page: args.report_page.take(&mut side_files)? };
+        Asked { plot: side_files.begin("--plot", args.plot.as_ref())?, page: args.report_page.take(&mut side_files)? };
     told(metrics.as_ref(), "stream", |metrics| run_told(args, metrics, asked))
 }
 
 /// The files to be made of how it went.
 struct Asked {
-    plot: Option<SideFile>,
+    plot: Option<SideDraft>,
     page: Option<SideFile>,
 }
 
@@ -246,7 +246,7 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>, asked: Asked) -> Result<C
         counted.extend(run.samples.iter().cloned());
         runs.push(run);
     }
-    if let Some(file) = &asked.plot {
+    if let Some(file) = asked.plot {
         save(file, &picture::svg(&runs))?;
     }
     if let Some(file) = page_file {

@@ -9,6 +9,7 @@
 //! | [`error`](Error) | what went wrong, and what the caller can do about it |
 //! | [`process`] | the process to which a value belongs, across a fork |
 //! | [`file_lock`] | locks on open files |
+//! | [`page_cache`] | the way of a file's pages to the device |
 //! | [`in_flight_limit`] | how many bytes may be under way, by the rate at which they arrive |
 //! | [`guard`] | calls of foreign code |
 //! | [`thread_role`](crate) | what the current thread is to a runtime, and what others do while it sleeps |
@@ -57,6 +58,8 @@ pub mod memory;
 pub mod offer;
 #[doc(hidden)] // For the other crates of Data Pipes.
 pub mod packet;
+#[doc(hidden)] // For the other crates of Data Pipes.
+pub mod page_cache;
 pub mod pipe;
 pub mod plan;
 pub mod process;

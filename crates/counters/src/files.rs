@@ -60,16 +60,16 @@ const NODES: &str = "sys/devices/system/node";
 pub(crate) fn numa(root: &Path, key: &str) -> Values {
     let folder = root.join(NODES);
     let nodes = tree::names(&folder).into_iter().filter(|name| is_numbered(name, "node"));
-    let values: Option<Vec<(String, u64)>> = nodes
-        .map(|node| {
-            let text = tree::text(&folder.join(&node).join("numastat"))?;
-            let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())?;
-            Some((format!("/{NODES}/{node}"), value))
-        })
-        .collect();
-    match values.filter(|values| !values.is_empty()) {
-        Some(values) => Ok(values),
-        None => Err(format!("/{NODES} has no node with `{key}` in its numastat")),
+    let values = nodes.map(|node| {
+        let name = format!("/{NODES}/{node}");
+        let text = tree::text(&folder.join(&node).join("numastat")).unwrap_or_default();
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+        let value = value.ok_or_else(|| format!("{name}/numastat has no `{key}`"))?;
+        Ok((name, value))
+    });
+    match values.collect::<Values>()? {
+        none if none.is_empty() => Err(format!("/{NODES} has no node")),
+        values => Ok(values),
     }
 }
 
@@ -78,13 +78,16 @@ const SECTOR: u64 = 512;
 
 /// The values of a column of the disks' statistics, in bytes. Devices that pass requests on to
 /// others (LVM, RAID, and loop devices, whose file is on another one) are left out, for the others
-/// count them.
+/// count them; so are the single paths to a disk that has several (`hidden`), which counts itself.
 pub(crate) fn disks(root: &Path, column: usize) -> Values {
     let folder = root.join("sys/block");
-    let is_counted_below = |name: &String| {
-        folder.join(name).join("loop").exists() || !tree::names(&folder.join(name).join("slaves")).is_empty()
+    let is_counted_elsewhere = |name: &String| {
+        let device = folder.join(name);
+        device.join("loop").exists()
+            || !tree::names(&device.join("slaves")).is_empty()
+            || tree::number(&device.join("hidden")) == Some(1)
     };
-    let devices = tree::names(&folder).into_iter().filter(|name| !is_counted_below(name));
+    let devices = tree::names(&folder).into_iter().filter(|name| !is_counted_elsewhere(name));
     let values = devices.map(|device| {
         let name = format!("/sys/block/{device}");
         let text = tree::text(&folder.join(&device).join("stat"));

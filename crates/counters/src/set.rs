@@ -321,10 +321,15 @@ fn of_file(root: &Path, counter: &FileCounter) -> Counter {
     Counter { about, scope: CounterScope::Machine, lives_at, source }
 }
 
+const UNITS_OF_MEMORY: &str = "/sys/bus/event_source/devices/uncore_imc*";
+const UNITS_OF_PCIE: &str = "/sys/bus/event_source/devices/uncore_iio*";
+
 fn memory(root: &Path, about: About, names: &[&str]) -> Counter {
-    let events = uncore::memory_events(root, names);
-    let lives_at =
-        events.first().map_or("/sys/bus/event_source/devices/uncore_imc*".into(), |first| first.source.clone());
+    let events = match uncore::memory_events(root, names) {
+        Ok(events) => events,
+        Err(why) => return absent(about, CounterScope::Machine, UNITS_OF_MEMORY.into(), why),
+    };
+    let lives_at = events.first().map_or(UNITS_OF_MEMORY.into(), |first| first.source.clone());
     if events.is_empty() {
         let why = match uncore::devices(root, "uncore_imc").is_empty() {
             true => "the kernel counts nothing of memory controllers here (no uncore_imc)",
@@ -349,7 +354,10 @@ fn of_units(root: &Path, about: About, lives_at: String, events: Vec<UncoreEvent
 }
 
 fn pcie(root: &Path) -> Counter {
-    let events = uncore::port_events(root);
+    let events = match uncore::port_events(root) {
+        Ok(events) => events,
+        Err(why) => return absent(PCIE, CounterScope::Machine, UNITS_OF_PCIE.into(), why),
+    };
     if let Some(first) = events.first() {
         let lives_at = first.source.clone();
         return of_units(root, PCIE, lives_at, events);
@@ -359,7 +367,7 @@ fn pcie(root: &Path) -> Counter {
         0 => "the kernel counts nothing of PCI Express here (no uncore_iio)".to_owned(),
         units => format!("{units} units are there, but the kernel names no event that counts bytes"),
     };
-    absent(PCIE, CounterScope::Machine, "/sys/bus/event_source/devices/uncore_iio*".into(), why)
+    absent(PCIE, CounterScope::Machine, UNITS_OF_PCIE.into(), why)
 }
 
 fn absent(about: About, scope: CounterScope, lives_at: String, why: String) -> Counter {

@@ -26,15 +26,15 @@ pub(crate) fn devices(root: &Path, begin: &str) -> Vec<String> {
     names
 }
 
-/// Returns the events of one of these names, of all memory controllers.
-pub(crate) fn memory_events(root: &Path, names: &[&str]) -> Vec<UncoreEvent> {
+/// Returns the events of one of these names, of all memory controllers that have one.
+pub(crate) fn memory_events(root: &Path, names: &[&str]) -> Result<Vec<UncoreEvent>, String> {
     let all = devices(root, "uncore_imc");
     all.iter().filter_map(|device| names.iter().find_map(|name| event(root, device, name))).collect()
 }
 
 /// Returns the events that count the bytes of PCI Express ports, in both directions. Counters that
 /// always run have names (Linux, arch/x86/events/intel/uncore_snbep.c: `bw_in_port0`).
-pub(crate) fn port_events(root: &Path) -> Vec<UncoreEvent> {
+pub(crate) fn port_events(root: &Path) -> Result<Vec<UncoreEvent>, String> {
     let is_of_port = |name: &str| {
         ["bw_in_port", "bw_out_port"].iter().any(|begin| {
             name.strip_prefix(begin).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
@@ -42,13 +42,24 @@ pub(crate) fn port_events(root: &Path) -> Vec<UncoreEvent> {
     };
     let mut all = Vec::new();
     for device in devices(root, "uncore_iio") {
-        let names = tree::names(&root.join(DEVICES).join(&device).join("events"));
-        all.extend(names.iter().filter(|name| is_of_port(name)).filter_map(|name| event(root, &device, name)));
+        for name in tree::names(&root.join(DEVICES).join(&device).join("events")) {
+            if is_of_port(&name) {
+                all.extend(event(root, &device, &name).transpose()?);
+            }
+        }
     }
-    all
+    Ok(all)
 }
 
-fn event(root: &Path, device: &str, name: &str) -> Option<UncoreEvent> {
+/// Returns an event; `None` where the device has none of that name. One that is not understood is
+/// an error: without it, a sum would be too small.
+fn event(root: &Path, device: &str, name: &str) -> Option<Result<UncoreEvent, String>> {
+    let file = format!("{DEVICES}/{device}/events/{name}");
+    let is_there = root.join(&file).exists();
+    is_there.then(|| understood(root, device, name).ok_or_else(|| format!("/{file} is not understood")))
+}
+
+fn understood(root: &Path, device: &str, name: &str) -> Option<UncoreEvent> {
     let folder = root.join(DEVICES).join(device);
     let text = |file: &str| tree::text(&folder.join(file));
     let mut code = EventCode { kind: text("type")?.parse().ok()?, config: [0; 3] };

@@ -101,6 +101,9 @@ fn files_of_a_made_tree_are_summed() {
     assert_eq!((value("numa_misses"), value("numa_remote")), (Some(10), Some(0)));
     assert!(of(&all, "memory_bandwidth_local").absent.as_ref().unwrap().contains("mbm_local_bytes"));
     assert_eq!(of(&all, "disk_read").scope, CounterScope::Machine);
+    // A node that says nothing is named.
+    put(root, "sys/devices/system/node/node3/numastat", "numa_hit 9\n");
+    assert!(of(&counters.read(), "numa_misses").absent.as_ref().unwrap().contains("node3/numastat has no `numa_miss`"));
     // A value that is lost meanwhile is no zero.
     put(root, "sys/fs/resctrl/mon_data/mon_L3_01/llc_occupancy", "Unavailable");
     assert!(of(&counters.read(), "llc_occupancy").absent.is_some());
@@ -168,6 +171,8 @@ fn what_is_absent_is_named_with_its_reason() {
 fn an_event_of_a_memory_controller_is_asked_of_the_kernel() {
     let folder = TempFolder::new().unwrap();
     put_unit(folder.at(), "uncore_imc_0", ("cas_count_read", "event=0x04,umask=0x03", "6.103515625e-5"));
+    // One that has no such event counts other things.
+    put(folder.at(), "sys/bus/event_source/devices/uncore_imc_free_running_0/type", "77");
     let all = CounterSet::open_under(folder.at()).read();
     let reading = of(&all, "memory_read");
     assert!(reading.source.ends_with("uncore_imc_0/events/cas_count_read"), "{reading:?}");
@@ -175,6 +180,11 @@ fn an_event_of_a_memory_controller_is_asked_of_the_kernel() {
         reading.absent.as_ref().unwrap().contains("not count it")
             || reading.absent.as_ref().unwrap().contains("permitted")
     );
+    // A sum without one of two controllers would be too small.
+    put_unit(folder.at(), "uncore_imc_1", ("cas_count_read", "event=0x04,umask=0x03", "nan"));
+    let all = CounterSet::open_under(folder.at()).read();
+    let reading = of(&all, "memory_read");
+    assert!(reading.absent.as_ref().unwrap().contains("uncore_imc_1/events/cas_count_read is not understood"));
 }
 
 #[test]
@@ -200,8 +210,11 @@ fn disks_are_counted_once_and_one_that_goes_is_no_zero() {
     // What a loop device reads is read from a disk.
     put(folder.at(), "sys/block/loop0/stat", &stat(100));
     put(folder.at(), "sys/block/loop0/loop/backing_file", "/file");
+    // One of the paths to a disk.
+    put(folder.at(), "sys/block/sdb-path/stat", &stat(100));
+    put(folder.at(), "sys/block/sdb-path/hidden", "1\n");
     let counters = CounterSet::open_under(folder.at());
-    ["sda", "sdb", "loop0"].iter().for_each(|disk| put(folder.at(), &format!("sys/block/{disk}/stat"), &stat(110)));
+    ["sda", "sdb", "sdb-path", "loop0"].iter().for_each(|disk| put(folder.at(), &format!("sys/block/{disk}/stat"), &stat(110)));
     assert_eq!(of(&counters.read(), "disk_read").value, Some(2 * 10 * 512));
     put(folder.at(), "sys/block/sda/stat", "");
     let reading = of(&counters.read(), "disk_read").clone();

@@ -149,14 +149,14 @@ impl Turn {
     ///
     /// # Errors
     /// `Busy` where another process has it.
-    pub(crate) fn take_or_refuse(tree: &MachineTree) -> Result<Turn> {
+    pub(crate) fn take_or_refuse(tree: &MachineTree, operation: &'static str) -> Result<Turn> {
         let until = Instant::now() + MAX_WAIT;
         loop {
             if let Some(turn) = Turn::take(tree)? {
                 return Ok(turn);
             }
             if Instant::now() >= until {
-                let error = Error::new(ErrorKind::Busy, OPERATION, "another transaction lasts");
+                let error = Error::new(ErrorKind::Busy, operation, "another transaction lasts");
                 let advice = "wait for its end; settings are restored in the order in which they were set";
                 return Err(error.with_advice(advice));
             }

@@ -60,6 +60,11 @@ pub enum AllowedValues {
         /// The largest.
         max: u64,
     },
+    /// A name: letters, digits and signs of ASCII, without blanks and brackets.
+    Name {
+        /// The most bytes.
+        max: usize,
+    },
     /// A mask, hexadecimal. It is not empty.
     Mask {
         /// The bits it may have.
@@ -162,6 +167,10 @@ impl AllowedValues {
             AllowedValues::NumberOr { max, .. } => {
                 return AllowedValues::Number { min: 0, max: *max }.check(value).map_err(|_| self.shown());
             }
+            AllowedValues::Name { max } => {
+                let is_name = value.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'[' | b']'));
+                (is_name && (1..=*max).contains(&value.len())).then(|| value.to_owned())
+            }
             AllowedValues::Mask { bits, min_bits, may_have_gaps } => {
                 let has_form =
                     |mask: u64| mask != 0 && (*may_have_gaps || is_run(mask)) && mask.count_ones() >= *min_bits;
@@ -181,6 +190,7 @@ impl AllowedValues {
             AllowedValues::Number { min, max } => format!("{min} to {max}"),
             AllowedValues::Steps { min, max, step } => format!("{min} to {max}, multiples of {step}"),
             AllowedValues::NumberOr { none, max } => format!("{none} or 0 to {max}"),
+            AllowedValues::Name { max } => format!("a name of 1 to {max} bytes, without blanks and brackets"),
             AllowedValues::Mask { bits, min_bits, may_have_gaps } => {
                 let least = if *min_bits > 1 { format!("at least {min_bits} ") } else { String::new() };
                 let neighbours = if *may_have_gaps { "" } else { "neighbouring " };

@@ -55,7 +55,7 @@ impl KnobPlan {
                 return Err(invalid(format!("`{name}` is set twice"), "set it once"));
             }
             let knob = find(&known, name)?;
-            plan.add(tree, knob, value, &mut lines)?;
+            plan.add((tree, &known), knob, value, &mut lines)?;
         }
         plan.add_what_changes_along(tree, &known);
         plan.check_memory(tree)?;
@@ -78,12 +78,12 @@ impl KnobPlan {
     /// Adds what the kernel changes with other settings. These come first, so that they are
     /// restored last.
     fn add_what_changes_along(&mut self, tree: &MachineTree, known: &[MachineKnob]) {
-        let changed = |name: &str| self.writes.iter().any(|write| write.name() == name);
+        let change_of = |name: &str| self.writes.iter().find(|write| write.name() == name);
         let mut first = Vec::new();
-        for knob in known.iter().filter(|knob| changed(&knob.name)) {
+        for knob in known.iter().filter(|knob| change_of(&knob.name).is_some()) {
             let Place::Text { along: Some((name, file)), .. } = &knob.place else { continue };
             if let Ok(old) = tree.text(file)
-                && !changed(name)
+                && matches!(change_of(name), None | Some(SettingWrite::Set { .. }))
             {
                 first.push(SettingWrite::Along { knob: name.clone(), file: file.clone(), old, new: None });
             }
@@ -101,7 +101,27 @@ impl KnobPlan {
         Err(invalid(context, &format!("{} MiB may be taken now", max >> 10)))
     }
 
-    fn add(&mut self, tree: &MachineTree, knob: &MachineKnob, value: &str, lines: &mut Vec<String>) -> Result<()> {
+    /// Checks that a value that nobody may write comes back with a setting before it.
+    fn check_comes_back(&self, known: &[MachineKnob], knob: &MachineKnob, old: &str) -> Result<()> {
+        let name = &knob.name;
+        let brings =
+            |other: &&MachineKnob| matches!(&other.place, Place::Text { along: Some((along, _)), .. } if along == name);
+        let advice = match known.iter().find(brings) {
+            Some(other) if self.writes.iter().any(|write| write.name() == other.name) => return Ok(()),
+            Some(other) => format!("set {} as well, and name it first: it comes back with that", other.name),
+            None => format!("{name} may be: {}", knob.allowed.shown()),
+        };
+        let context = format!("{name} is `{old}`, which could not be restored");
+        Err(Error::new(ErrorKind::Unsupported, OPERATION, context).with_advice(advice))
+    }
+
+    fn add(
+        &mut self,
+        (tree, known): (&MachineTree, &[MachineKnob]),
+        knob: &MachineKnob,
+        value: &str,
+        lines: &mut Vec<String>,
+    ) -> Result<()> {
         let name = &knob.name;
         let new = knob.allowed.check(value).map_err(|allowed| {
             invalid(format!("{name}={value}: {}", knob.what), &format!("{name} may be: {allowed}"))
@@ -111,12 +131,10 @@ impl KnobPlan {
         let before = self.writes.len();
         match &knob.place {
             Place::Text { file: text, kib_each, .. } => {
-                if old != new {
-                    if knob.allowed.check(&old).is_err() {
-                        let context = format!("{name} is `{old}`, which could not be restored");
-                        let error = Error::new(ErrorKind::Unsupported, OPERATION, context);
-                        return Err(error.with_advice(format!("{name} may be: {}", knob.allowed.shown())));
-                    }
+                if old != new && knob.allowed.check(&old).is_err() {
+                    self.check_comes_back(known, knob, &old)?;
+                    self.writes.push(SettingWrite::Set { knob: name.clone(), file: text.clone(), new: new.clone() });
+                } else if old != new {
                     let more = number(&new).saturating_sub(number(&old)).saturating_mul(*kib_each);
                     self.taken_kib = self.taken_kib.saturating_add(more);
                     let (knob, new) = (name.clone(), new.clone());

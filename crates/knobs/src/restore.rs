@@ -62,7 +62,7 @@ pub fn restore_left_over(tree: &MachineTree, tell: Tell<'_>) -> Result<Option<Re
     if Journal::find(tree)?.is_none() {
         return Ok(None);
     }
-    let _turn = Turn::take_or_refuse(tree)?;
+    let _turn = Turn::take_or_refuse(tree, OPERATION)?;
     match Journal::find(tree)? {
         Some(mut journal) => restore_all(tree, &mut journal, tell).map(Some),
         None => Ok(None),
@@ -78,7 +78,7 @@ pub fn forget_left_over(tree: &MachineTree, tell: Tell<'_>) -> Result<Option<Res
     if matches!(Journal::find(tree), Ok(None)) {
         return Ok(None);
     }
-    let _turn = Turn::take_or_refuse(tree)?;
+    let _turn = Turn::take_or_refuse(tree, OPERATION)?;
     let mut journal = match Journal::find(tree) {
         Ok(None) => return Ok(None),
         Ok(Some(journal)) => journal,

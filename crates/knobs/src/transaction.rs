@@ -89,7 +89,7 @@ impl KnobTransaction {
             // An error of the command line is told before anything is touched.
             KnobPlan::new(tree, settings, threads, &id)?;
         }
-        let turn = Turn::take_or_refuse(tree)?;
+        let turn = Turn::take_or_refuse(tree, OPERATION)?;
         // What a process left that died is restored, also where the new values are refused then.
         restore_journal(tree, None, tell)?;
         let plan = KnobPlan::new(tree, settings, threads, &id)?;

@@ -20,6 +20,9 @@ pub(crate) const GROUP: &str = "datapipes-";
 pub(crate) enum SettingWrite {
     /// The text of a file.
     Text { knob: String, file: String, old: String, new: String },
+    /// The text of a file whose old value nobody may write, such as 0: it comes back with another
+    /// setting, with which it is also noted as [`Along`](Self::Along).
+    Set { knob: String, file: String, new: String },
     /// The text of a file that the kernel may change with another setting: it is not written, and
     /// restored. Once all settings are changed, `new` is what it is then.
     Along { knob: String, file: String, old: String, new: Option<String> },
@@ -43,9 +46,10 @@ impl SettingWrite {
     /// What is changed, for people.
     pub(crate) fn name(&self) -> &str {
         match self {
-            SettingWrite::Text { knob, .. } | SettingWrite::Along { knob, .. } | SettingWrite::Bits { knob, .. } => {
-                knob
-            }
+            SettingWrite::Text { knob, .. }
+            | SettingWrite::Set { knob, .. }
+            | SettingWrite::Along { knob, .. }
+            | SettingWrite::Bits { knob, .. } => knob,
             SettingWrite::Group { folder, .. } => folder,
         }
     }
@@ -53,9 +57,10 @@ impl SettingWrite {
     /// The file that is written.
     pub(crate) fn file(&self) -> &str {
         match self {
-            SettingWrite::Text { file, .. } | SettingWrite::Along { file, .. } | SettingWrite::Bits { file, .. } => {
-                file
-            }
+            SettingWrite::Text { file, .. }
+            | SettingWrite::Set { file, .. }
+            | SettingWrite::Along { file, .. }
+            | SettingWrite::Bits { file, .. } => file,
             SettingWrite::Group { folder, .. } => folder,
         }
     }
@@ -85,7 +90,7 @@ impl SettingWrite {
     /// Makes the change, and reads it back.
     pub(crate) fn make(&self, tree: &MachineTree) -> Result<(), FileError> {
         let made = match self {
-            SettingWrite::Text { file, new, .. } => tree.write_text(file, new),
+            SettingWrite::Text { file, new, .. } | SettingWrite::Set { file, new, .. } => tree.write_text(file, new),
             SettingWrite::Along { .. } => Ok(()),
             SettingWrite::Bits { file, at, width, mask, new, .. } => put_bits(tree, file, *at, *width, *mask, *new),
             SettingWrite::Group { folder, lines, threads } => {
@@ -104,7 +109,7 @@ impl SettingWrite {
     /// Reads whether the setting is what was written.
     pub(crate) fn verify(&self, tree: &MachineTree) -> io::Result<()> {
         match self {
-            SettingWrite::Text { new, .. } => expect(&self.now(tree)?, new),
+            SettingWrite::Text { new, .. } | SettingWrite::Set { new, .. } => expect(&self.now(tree)?, new),
             SettingWrite::Along { .. } => Ok(()),
             SettingWrite::Bits { new, .. } => expect(&self.now(tree)?, &format!("{new:#x}")),
             SettingWrite::Group { lines, .. } => {
@@ -128,7 +133,7 @@ impl SettingWrite {
     /// Returns the value of the setting.
     fn now(&self, tree: &MachineTree) -> io::Result<String> {
         match self {
-            SettingWrite::Text { file, .. } | SettingWrite::Along { file, .. } => {
+            SettingWrite::Text { file, .. } | SettingWrite::Set { file, .. } | SettingWrite::Along { file, .. } => {
                 Ok(chosen(&tree.text(file)?).to_owned())
             }
             SettingWrite::Bits { file, at, width, mask, .. } => {
@@ -145,7 +150,8 @@ impl SettingWrite {
             SettingWrite::Text { old, new, .. } => [old.clone(), new.clone()],
             SettingWrite::Along { old, new, .. } => [old.clone(), new.clone().unwrap_or_else(|| old.clone())],
             SettingWrite::Bits { old, new, .. } => [format!("{old:#x}"), format!("{new:#x}")],
-            SettingWrite::Group { .. } => return None,
+            // What it was before is noted with the setting that brings it back.
+            SettingWrite::Set { .. } | SettingWrite::Group { .. } => return None,
         };
         self.now(tree).ok().filter(|now| !ours.contains(now))
     }
@@ -161,6 +167,7 @@ impl SettingWrite {
     fn restore(&self, tree: &MachineTree) -> io::Result<TakenBack> {
         let old = match self {
             SettingWrite::Text { old, .. } | SettingWrite::Along { old, .. } => old.clone(),
+            SettingWrite::Set { .. } => return Ok(TakenBack::WasOld),
             SettingWrite::Bits { old, .. } => format!("{old:#x}"),
             SettingWrite::Group { folder, .. } => {
                 if !tree.exists(folder) {

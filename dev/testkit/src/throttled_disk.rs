@@ -16,6 +16,8 @@ pub struct ThrottledDisk {
     // The group goes first: it names the device.
     group: Group,
     disk: Mounted,
+    /// Its numbers, as the kernel names it.
+    device: String,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,18 @@ impl ThrottledDisk {
             let file = group.folder.join(file);
             std::fs::write(&file, limit).map_err(|e| format!("{}: {e}", file.display()))?;
         }
-        Ok(ThrottledDisk { group, disk })
+        Ok(ThrottledDisk { group, disk, device })
+    }
+
+    /// The bytes that the device has written since it was made.
+    ///
+    /// # Errors
+    /// Why the kernel does not say it.
+    pub fn written(&self) -> Result<u64, String> {
+        let file = format!("/sys/dev/block/{}/stat", self.device);
+        let text = std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
+        let sectors = text.split_whitespace().nth(6).and_then(|sectors| sectors.parse::<u64>().ok());
+        sectors.map(|sectors| sectors * 512).ok_or_else(|| format!("{file}: {text}"))
     }
 
     /// Where it is mounted.

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         objects::refuse("explain", &[&args.target])?;
     }
     let files = [&source, &target].into_iter().flat_map(|end| end.path().into_iter().chain(end.ticket()));
-    let plot = SideFiles::beside(CommandPlaces::of("explain").files(files)).take("--plot", args.plot.as_ref())?;
+    let plot = SideFiles::beside(CommandPlaces::of("explain").files(files)).begin("--plot", args.plot.as_ref())?;
     let open_len = args.size.unwrap_or(TYPICAL);
     let source = AnyLocator::source(&machine, &source, Memory { len_bytes: open_len, prefault: false })?;
     let typical = args.size.unwrap_or(source.len()?).max(1);
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         true => args.share.connect(&machine, (&source, &target), &constraints)?.route().clone(),
         false => machine.explain(&source, &target, &constraints)?,
     };
-    if let Some(file) = &plot {
+    if let Some(file) = plot {
         save(file, &picture::svg(&route, typical))?;
     }
     if args.json {

@@ -15,7 +15,7 @@ pub(crate) struct TransferShareArgs {
     #[arg(long = "share", value_name = "KNOB=VALUE", value_parser = parse_setting)]
     shares: Vec<(String, String)>,
     /// Make that group under this folder, a made tree, instead of the machine's
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = crate::arguments::folder, requires = "shares")]
     share_root: PathBuf,
 }
 

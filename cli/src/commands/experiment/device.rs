@@ -18,7 +18,7 @@ use super::load::MemoryLoad;
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::commands::host::knobs::guard_of;
-use crate::system::side_files::{CommandPlaces, SideFile, SideFileArgument, SideFiles};
+use crate::system::side_files::{CommandPlaces, SideDraft, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 
 const ENDING: Ending = Ending {
@@ -87,8 +87,8 @@ const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
     let mut side_files = SideFiles::beside(CommandPlaces::of("experiment"));
-    let plot = side_files.take("--plot", args.plot.as_ref())?;
-    let trace_file = side_files.take("--trace", args.trace.as_ref())?;
+    let plot = side_files.begin("--plot", args.plot.as_ref())?;
+    let trace_file = side_files.begin("--trace", args.trace.as_ref())?;
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     for chunk in chunks {
         if chunk % BLOCK != 0
@@ -152,15 +152,15 @@ pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
     if let Some(why) = absence(&CounterSet::open().read(), "llc_misses") {
         figure.leave_out("misses of the last-level cache (figures 3b and 4)", why);
     }
-    if let (Some(file), Some(trace)) = (&trace_file, &setup.trace) {
+    if let (Some(file), Some(trace)) = (trace_file, &setup.trace) {
         write_trace(file, &trace.borrow())?;
     }
-    figure.show(args.json, plot.as_ref())
+    figure.show(args.json, plot)
 }
 
 /// Writes a trace. The program knows when it asks for a chunk and when it reads it; the device
 /// writes in between, so a chunk counts as written when it is asked for.
-fn write_trace(file: &SideFile, accesses: &[TraceAccess]) -> Result<()> {
+fn write_trace(file: SideDraft, accesses: &[TraceAccess]) -> Result<()> {
     let mut text = String::from("# who what address bytes; chunks count as written when they are asked for\n");
     accesses.iter().for_each(|access| _ = writeln!(text, "{access}"));
     if accesses.len() == MAX_TRACED {

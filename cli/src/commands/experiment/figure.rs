@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::arguments::units;
 use crate::outcome::{print, print_json};
-use crate::system::side_files::SideFile;
+use crate::system::side_files::SideDraft;
 use crate::table::{Table, save};
 
 /// The sizes of chunks of figures 3 to 5, from the paper's least to its greatest.
@@ -84,7 +84,7 @@ impl Figure {
     }
 
     /// Prints it, and draws it where that is asked for.
-    pub(super) fn show(&self, json: bool, plot: Option<&SideFile>) -> Result<()> {
+    pub(super) fn show(&self, json: bool, plot: Option<SideDraft>) -> Result<()> {
         if let Some(file) = plot {
             save(file, &self.picture())?;
         }

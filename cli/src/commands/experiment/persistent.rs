@@ -71,7 +71,7 @@ const MAX_SIZE: u64 = 16 << 30;
 const ENGINE: &str = "an engine";
 
 pub(crate) fn run(args: &Args, direction: Direction) -> Result<()> {
-    let plot = SideFiles::beside(CommandPlaces::of("experiment")).take("--plot", args.plot.as_ref())?;
+    let plot = SideFiles::beside(CommandPlaces::of("experiment")).begin("--plot", args.plot.as_ref())?;
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     let wrong = chunks.iter().find(|chunk| **chunk == 0 || chunk.saturating_mul(args.depth.into()) > args.size);
     let wrong = match wrong {
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args, direction: Direction) -> Result<()> {
         figure.leave_out("misses of the last-level cache", why);
     }
     figure.leave_out("bytes that the medium itself moved (write amplification)", "nothing counts them here");
-    figure.show(args.json, plot.as_ref())
+    figure.show(args.json, plot)
 }
 
 /// The end that is persistent, or stands in for it.

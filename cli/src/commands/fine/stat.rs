@@ -26,7 +26,7 @@ use crate::progress;
 use crate::report::options::{PageFile, ReportArgs};
 use crate::report::recorder::record;
 use crate::report::thread_clock::ThreadClock;
-use crate::system::side_files::{CommandPlaces, SideFile, SideFileArgument, SideFiles};
+use crate::system::side_files::{CommandPlaces, SideDraft, SideFile, SideFileArgument, SideFiles};
 use crate::system::signals::{self, WaitsFor};
 use crate::table::save;
 use outcome::Outcome;
@@ -118,8 +118,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut side_files = SideFiles::beside(CommandPlaces::of("fine stat").files(&args.files));
     let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
     let asked = Asked {
-        plot: side_files.take("--plot", args.plot.as_ref())?,
-        plot_memory: side_files.take("--plot-memory", args.plot_memory.as_ref())?,
+        plot: side_files.begin("--plot", args.plot.as_ref())?,
+        plot_memory: side_files.begin("--plot-memory", args.plot_memory.as_ref())?,
         page: args.report_page.take(&mut side_files)?,
     };
     told(metrics.as_ref(), "fine stat", |metrics| run_told(args, metrics, asked))
@@ -127,12 +127,12 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 
 /// The files to be made of how it went.
 struct Asked {
-    plot: Option<SideFile>,
-    plot_memory: Option<SideFile>,
+    plot: Option<SideDraft>,
+    plot_memory: Option<SideDraft>,
     page: Option<SideFile>,
 }
 
-fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<CommandStatus> {
+fn run_told(args: &Args, told: &CommandMetrics<'_>, mut asked: Asked) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     signals::undo_says("nothing is left behind");
     let default = if args.plot.is_some() { CHANGING } else { "128@zipf:0.8" };
@@ -150,7 +150,7 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
     let page_file = PageFile::open(asked.page)?;
     let (mut outcomes, mut seen) = (Vec::new(), Vec::new());
     let mut done = Vec::new();
-    for (number, file) in args.files.iter().enumerate() {
+    for file in &args.files {
         let config = CacheOptions::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
         let cache = open(file, config)?;
         let fine = &cache.fine;
@@ -180,14 +180,15 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, asked: Asked) -> Result<Comm
         course.clear_line();
         outcome?;
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
-        if let (Some(to), 0) = (&asked.plot, number) {
+        // They are of the first file.
+        if let Some(to) = asked.plot.take() {
             let title =
                 format!("A fine-grained cache of {} over {}", units::memory(args.memory), units::memory(file_bytes));
             let remark = format!("policy {}, as the load changes", args.policy.name());
             let picture = plot::svg(&title, &remark, &begins, &course.samples);
             save(to, &picture)?;
         }
-        if let (Some(to), 0) = (&asked.plot_memory, number) {
+        if let Some(to) = asked.plot_memory.take() {
             save(to, &memory::svg(&cache.metrics(), args.memory, reads))?;
         }
         done = continued(&done, cache.metrics().samples());

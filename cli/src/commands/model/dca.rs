@@ -94,7 +94,7 @@ struct Shown {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let places = CommandPlaces::of("model dca").files(&args.trace);
-    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
+    let plot = SideFiles::beside(places).begin("--plot", args.plot.as_ref())?;
     let llc = args.cache.shape()?;
     let pmem = PmemShape {
         block_bytes: args.block_size,
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     let figure = dca_figure(&setup, &rates, chunks)?;
     let shown = Shown { findings: dca_findings(&figure)?, figure };
-    if let Some(file) = &plot {
+    if let Some(file) = plot {
         save(file, &picture(&shown))?;
     }
     if args.json {

@@ -84,7 +84,7 @@ struct Shown {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let places = CommandPlaces::of("model ddio").files(&args.trace);
-    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
+    let plot = SideFiles::beside(places).begin("--plot", args.plot.as_ref())?;
     let llc = args.cache.shape()?;
     let io_ways = match &args.io_ways[..] {
         [] => WAYS.into_iter().filter(|ways| *ways <= llc.ways).collect(),
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     };
     let chunks = if args.chunks.is_empty() { &CHUNKS[..] } else { &args.chunks };
     let shown = Shown { figure: figure(&setup, chunks, &io_ways)?, findings: ddio_findings(&setup)? };
-    if let Some(file) = &plot {
+    if let Some(file) = plot {
         save(file, &picture(&shown))?;
     }
     if args.json {

@@ -63,11 +63,11 @@ struct Shown {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let places = CommandPlaces::of("model pipette");
-    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
+    let plot = SideFiles::beside(places).begin("--plot", args.plot.as_ref())?;
     let scale = Scale { reads: args.reads, nodes: args.nodes, seed: args.seed };
     let fit = FittedParameters { policy: args.policy, ..FittedParameters::fitted() };
     let shown = Shown { scale, fit, report: report(&fit, &scale)? };
-    if let Some(file) = &plot {
+    if let Some(file) = plot {
         save(file, &picture(&shown))?;
     }
     if args.json {

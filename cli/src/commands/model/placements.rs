@@ -83,9 +83,9 @@ struct Report {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let places = CommandPlaces::of("model placements");
-    let plot = SideFiles::beside(places).take("--plot", args.plot.as_ref())?;
+    let plot = SideFiles::beside(places).begin("--plot", args.plot.as_ref())?;
     let report = report(args)?;
-    if let Some(file) = &plot {
+    if let Some(file) = plot {
         save(file, &picture(&report))?;
     }
     if args.json {

@@ -6,7 +6,7 @@ use datapipes::Result;
 
 use super::argument::SideFileArgument;
 use super::places::CommandPlaces;
-use super::writing::SideFile;
+use super::writing::{SideDraft, SideFile};
 use crate::objects;
 
 /// Gives side files to be written, each after it was compared with all that the command reads and
@@ -33,5 +33,18 @@ impl SideFiles {
         let file = SideFile::new(option, path, self.0.clone())?;
         Arc::make_mut(&mut self.0).add_side_file(option, path);
         Ok(Some(file))
+    }
+
+    /// The same, for a file that is written after long work: it is opened now, and gets its name
+    /// when it is written.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take), and why it cannot be written.
+    pub(crate) fn begin(
+        &mut self,
+        option: &'static str,
+        given: Option<&SideFileArgument>,
+    ) -> Result<Option<SideDraft>> {
+        self.take(option, given)?.map(SideFile::begin).transpose()
     }
 }

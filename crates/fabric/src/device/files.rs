@@ -203,7 +203,7 @@ impl Client<'_> {
 
     fn commit(&mut self) -> Result<u64> {
         let open = self.opened(Mode::writes)?;
-        sync(&self.given[open.file])?;
+        sync(&self.given[open.file], 0, open.written)?;
         self.open = None;
         Ok(open.written)
     }

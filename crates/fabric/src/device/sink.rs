@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use datapipes_core::in_flight_limit::InFlightLimit;
+use datapipes_core::page_cache::{begin_write_back, write_back};
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -9,6 +11,10 @@ use rustix::io::Errno;
 use super::stage::descriptor;
 use super::{Body, DeviceChannels, DevicePlace};
 use crate::channel::{BlockOutcome, Reply};
+
+/// The shortest piece of a file that is written back at once, and the longest.
+const MIN_PIECE: u64 = 1 << 20;
+const MAX_PIECE: u64 = 256 << 20;
 
 pub(super) struct Sink {
     to: To,
@@ -79,7 +85,7 @@ impl Sink {
     /// Makes the written bytes durable.
     fn commit(&mut self) -> Result<()> {
         match &self.to {
-            To::File { file, .. } => sync(file),
+            To::File { file, offset, .. } => sync(file, *offset, self.written),
             To::Socket(_) | To::Stream(_) | To::Nowhere => Ok(()),
         }
     }
@@ -135,7 +141,40 @@ pub(super) fn write_at(file: &OwnedFd, bytes: &[u8], at: u64) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn sync(file: &OwnedFd) -> Result<()> {
+/// Makes bytes that were written to a range durable.
+///
+/// A process cannot be killed while it waits for the kernel to write pages. So they are written in
+/// pieces first, of about a quarter of a second, and a device that is to end ends soon.
+pub(super) fn sync(file: &OwnedFd, at: u64, len: u64) -> Result<()> {
+    let failed = |e: Errno, at: u64| Error::os("sync", e.raw_os_error(), "the sink's file").with_offset(at);
+    // The kernel's word for an error is told once, so it is not left to the sync below.
+    let written = |done: core::result::Result<(), Errno>, at: u64| match done {
+        Ok(()) => Ok(true),
+        // Descriptors that are not files on a disk; a kernel that has no such call.
+        Err(Errno::INVAL | Errno::SPIPE | Errno::ROFS | Errno::NOSYS | Errno::PERM) => Ok(false),
+        Err(e) => Err(failed(e, at)),
+    };
+    let end = at.saturating_add(len);
+    // However long a file with holes is, the pieces are few.
+    let least = MIN_PIECE.max(len >> 16);
+    let mut limit = InFlightLimit::new(least, least, MAX_PIECE.max(least));
+    let (mut next, mut begun) = (at, None);
+    loop {
+        let piece = limit.bytes().min(end - next);
+        let now = (next, piece, limit.begin());
+        if piece > 0 && !written(begin_write_back(file.as_fd(), next, piece), next)? {
+            break;
+        }
+        next += piece;
+        let before = begun.replace(now);
+        if let Some((at, len, mark)) = before {
+            written(write_back(file.as_fd(), at, len), at)?;
+            limit.arrived(mark);
+        }
+        if piece == 0 {
+            break;
+        }
+    }
     match rustix::fs::fdatasync(file) {
         Ok(()) => Ok(()),
         // Descriptors that are not files on a disk have nothing to make durable.

@@ -155,6 +155,7 @@ fn allowed(control: BorrowedFd<'_>, threads: Threads) -> Result<Rules, seccompil
         libc::SYS_fstat,
         libc::SYS_fsync,
         libc::SYS_fdatasync,
+        libc::SYS_sync_file_range,
         libc::SYS_recvfrom,
         libc::SYS_shutdown,
         libc::SYS_ppoll,

@@ -1,6 +1,6 @@
 //! Work queues of Intel's DSA and IAA (Linux, Documentation/ABI/stable/sysfs-driver-dma-idxd).
 
-use crate::knob::{About, AllowedValues, MADE_TREES, MachineKnob};
+use crate::knob::{About, AllowedValues, MADE_TREES, MAX_OF_KERNEL, MachineKnob};
 use crate::tree::MachineTree;
 
 const DEVICES: &str = "sys/bus/dsa/devices";
@@ -12,6 +12,10 @@ const ABOUT: About = About {
 /// The most descriptors of a queue and of a device.
 const MAX_ENTRIES: u64 = 128;
 const MAX_PRIORITY: u64 = 15;
+/// The most bytes of a name (the kernel's WQ_NAME_SIZE, without the zero).
+const MAX_NAME: usize = 1023;
+/// The kernel rounds the longest transfer up to a power of two: 4 KiB to 2 GiB here.
+const TRANSFER_SIZES: std::ops::RangeInclusive<u32> = 12..=31;
 
 pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
     let mut all = Vec::new();
@@ -35,7 +39,7 @@ fn work_queue(tree: &MachineTree, queue: &str) -> Vec<MachineKnob> {
         let knob = MachineKnob::text(tree, name, what, ABOUT, file(attribute));
         match allowed {
             Some(allowed) => knob.allowing(allowed),
-            None => knob.fixed("it is a fact of the device, or of how the queue was set up"),
+            None => knob.fixed("it says what the queue does now"),
         }
     };
     let words = |words: &[&str]| Some(AllowedValues::OneOf(words.iter().map(|&word| word.into()).collect()));
@@ -43,7 +47,11 @@ fn work_queue(tree: &MachineTree, queue: &str) -> Vec<MachineKnob> {
     let state = tree.text(&file("state")).unwrap_or_default();
     let mut all = vec![
         knob("state", "Whether the queue takes descriptors", None),
-        knob("type", "Who may use the queue: the kernel, or programs", None),
+        knob("type", "Who may use the queue: the kernel, or programs (user)", words(&["none", "kernel", "user"]))
+            // A queue of another type loses its name, and the kernel takes no empty one.
+            .changing(format!("dsa.{queue}.name"), file("name")),
+        knob("name", "What the queue is for, in a word", Some(AllowedValues::Name { max: MAX_NAME })),
+        knob("driver_name", "The driver that has the queue: that of programs is `user`", words(&["dmaengine", "user"])),
         knob(
             "mode",
             "Whether one process has the queue (dedicated, MOVDIR64B) or several (shared, ENQCMD)",
@@ -65,8 +73,12 @@ fn work_queue(tree: &MachineTree, queue: &str) -> Vec<MachineKnob> {
             range(0, 1),
         ),
         knob("threshold", "How many descriptors a shared queue takes before it refuses", range(1, MAX_ENTRIES)),
-        knob("max_transfer_size", "The longest transfer of a descriptor, in bytes", None),
-        knob("max_batch_size", "The most descriptors of a batch", None),
+        knob(
+            "max_transfer_size",
+            "The longest transfer of a descriptor, in bytes",
+            Some(AllowedValues::OneOf(TRANSFER_SIZES.map(|bits| (1_u64 << bits).to_string()).collect())),
+        ),
+        knob("max_batch_size", "The most descriptors of a batch", range(1, MAX_OF_KERNEL)),
     ];
     all.retain(|knob| knob.value.is_some());
     if state != "disabled" {

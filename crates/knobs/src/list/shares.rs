@@ -128,11 +128,15 @@ fn why_no_line(schemata: &str, resource: &str) -> &'static str {
 }
 
 /// What the processor says of it, where it is not mounted.
-fn support(tree: &MachineTree) -> &'static str {
-    let facts = tree.text("proc/cpuinfo").unwrap_or_default();
+fn support(tree: &MachineTree) -> String {
+    let facts = match tree.text("proc/cpuinfo") {
+        Ok(facts) => facts,
+        Err(error) => return format!("/proc/cpuinfo: {error}"),
+    };
     let has = |flag: &str| facts.split_whitespace().any(|word| word == flag);
     match has("cat_l3") || has("cat_l2") || has("mba") {
         true => "the processor has shares: `mount -t resctrl resctrl /sys/fs/resctrl`",
         false => "the processor shows none of cat_l3, cat_l2 and mba",
     }
+    .to_owned()
 }

@@ -51,16 +51,50 @@ fn they_are_set_and_restored() {
 fn a_work_queue_as_the_driver_makes_it_is_set_up_and_restored() {
     let made = Made::xeon();
     let file = |attribute: &str| format!("sys/bus/dsa/devices/wq0.0/{attribute}");
-    for (attribute, value) in [("size", "0"), ("group_id", "-1"), ("priority", "0"), ("threshold", "0")] {
-        made.put(&file(attribute), value);
-    }
+    let as_made = [
+        ("size", "0"),
+        ("group_id", "-1"),
+        ("priority", "0"),
+        ("threshold", "0"),
+        ("type", "none"),
+        ("name", ""),
+        ("max_transfer_size", "2147483648"),
+        ("max_batch_size", "1024"),
+    ];
+    as_made.iter().for_each(|(attribute, value)| made.put(&file(attribute), value));
     let before = made.snapshot();
-    let wanted = [("mode", "shared"), ("size", "16"), ("group_id", "1"), ("priority", "10")];
+    // The kernel takes neither a threshold of 0 nor an empty name: mode and type bring them back.
+    for (named, first) in [("threshold=8", "mode"), ("name=app", "type")] {
+        let (name, value) = named.split_once('=').unwrap();
+        let alone = settings(&[(&format!("dsa.wq0.0.{name}"), value)]);
+        let refused = KnobPlan::new(&made.tree(), &alone, &[], "x").unwrap_err();
+        assert!(refused.to_string().contains(&format!("set dsa.wq0.0.{first} as well")), "{refused}");
+    }
+    let wanted = [
+        ("mode", "shared"),
+        ("size", "16"),
+        ("threshold", "8"),
+        ("group_id", "1"),
+        ("priority", "10"),
+        ("type", "user"),
+        ("name", "app-1"),
+        ("max_transfer_size", "65536"),
+        ("max_batch_size", "32"),
+    ];
     let names = wanted.map(|(attribute, _)| format!("dsa.wq0.0.{attribute}"));
     let all: Vec<_> = names.iter().zip(wanted).map(|(name, (_, value))| (&name[..], value)).collect();
     let set = KnobTransaction::begin(&made.tree(), &settings(&all), &[], None, &mut |_| {}).unwrap();
     wanted.iter().for_each(|(attribute, value)| assert_eq!(made.text(&file(attribute)), *value, "{attribute}"));
-    assert!(set.restore(&mut |_| {}).unwrap().left.is_empty());
+    // As the kernel does it: what it takes from nobody is there again with mode and type.
+    let mut bring_back = |step| {
+        let of = |knob: &str| step == TransactionStep::Restore(format!("dsa.wq0.0.{knob}"));
+        if of("mode") {
+            made.put(&file("threshold"), "0");
+        } else if of("type") {
+            made.put(&file("name"), "");
+        }
+    };
+    assert!(set.restore(&mut bring_back).unwrap().left.is_empty());
     assert_eq!(made.snapshot(), before);
     // A dedicated queue loses its threshold, which comes back with the mode.
     made.put(&file("mode"), "shared");
@@ -76,9 +110,16 @@ fn a_work_queue_as_the_driver_makes_it_is_set_up_and_restored() {
     let set = KnobTransaction::begin(&made.tree(), &one, &[], None, &mut forget).unwrap();
     assert!(set.restore(&mut |_| {}).unwrap().left.is_empty());
     assert_eq!(made.snapshot(), before);
-    for (name, value) in
-        [("group_id", "-2"), ("group_id", "4"), ("size", "129"), ("priority", "16"), ("threshold", "0")]
-    {
+    for (name, value) in [
+        ("group_id", "-2"),
+        ("group_id", "4"),
+        ("size", "129"),
+        ("priority", "16"),
+        ("threshold", "0"),
+        ("name", ""),
+        ("name", "a b"),
+        ("max_transfer_size", "65535"),
+    ] {
         let one = settings(&[(&format!("dsa.wq0.0.{name}"), value)]);
         let refused = KnobPlan::new(&made.tree(), &one, &[], "x").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{name}={value}: {refused}");

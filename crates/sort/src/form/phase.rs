@@ -25,7 +25,7 @@ use crate::long::LongLines;
 use crate::memory::blocks::{BlockPool, Target};
 use crate::memory::parallel::run_parts;
 use crate::merging::passes::MergeInput;
-use crate::numbers::{Numbers, SortedNumbers, WritesInFlight, drain_writes};
+use crate::numbers::{Numbers, SortedNumbers, WritesInFlight};
 use crate::records::entry::Entry;
 use crate::records::layout::Layout;
 use crate::records::tally::Tally;
@@ -341,14 +341,14 @@ impl<L: Layout> Engine<'_, L> {
         // cores busy.
         let width = numbers.kind.width();
         let each = self.number_run_len() / width;
-        let mut flying = WritesInFlight::new();
+        let mut writes = WritesInFlight::new(self.control, &progress.spilled);
         for (i, from) in (0..slot.entries).step_by(each).enumerate() {
             let count = each.min(slot.entries - from);
             let arena = slot.arena.range(from * width, slot.arena.len() - from * width)?;
             let sorted = SortedNumbers::sort(numbers, &arena, count, 1, unique)?;
             let (mut run, pipe) = self.reserve(sorted.bytes(), lanes)?;
             let target = Target::Run { pipe, base: run.offset, grain: self.budget.grain };
-            let facts = sorted.write_run(target, self.control, &progress.spilled, &mut flying)?;
+            let facts = sorted.write_run(target, &mut writes)?;
             (run.key_index, run.sums, run.grain) = (facts.key_index, facts.sums, self.budget.grain);
             run.longest = width;
             let mut forming = lock(&lanes.forming);
@@ -356,7 +356,7 @@ impl<L: Layout> Engine<'_, L> {
             forming.dropped.join(sorted.dropped);
             forming.runs.push((slot.index << 32 | i as u64, MergeInput::Run(run)));
         }
-        drain_writes(&mut flying, self.control, &progress.spilled)
+        writes.drain()
     }
 
     /// The length of a run of numbers, in bytes. Short runs are sorted in less time, as long as one

@@ -15,7 +15,7 @@ mod merge;
 mod slot;
 
 pub(crate) use merge::{MergeRules, merge_number_runs};
-pub(crate) use slot::{SortedNumbers, WritesInFlight, drain_writes};
+pub(crate) use slot::{SortedNumbers, WritesInFlight};
 
 use std::cmp::Ordering;
 

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 
+use datapipes_core::in_flight_limit::{InFlightLimit, InFlightMark};
 use datapipes_core::locks::Mutex;
-use datapipes_core::{Dram, Error, ErrorKind, Result, Span, Transfer};
+use datapipes_core::{Dram, Error, ErrorKind, Pipe, Result, Span, Transfer};
 
 use super::merge::{Counts, MergeRules, NumberSource, merge_into};
 use super::{Numbers, Unsigned};
-use crate::control::{Control, count};
+use crate::control::{Control, MIN_UNDER_WAY, count, is_of_file, limit_under_way};
 use crate::memory::blocks::{ALIGN, BlockPool, PartWriter, Target, write_partial_blocks};
 use crate::memory::parallel::{Disjoint, run_on_threads};
 use crate::records::tally::Tally;
@@ -16,20 +17,77 @@ use crate::runs::checksum;
 use crate::runs::spill::IndexEntry;
 use crate::waits::SortWait;
 
-/// The most writes from a slot in flight at once.
-const MAX_WRITES_IN_FLIGHT: usize = 8;
+/// Bytes for which a run has a key in its index.
+const PIECE: u64 = 4 << 20;
+/// The most bytes of a slot's runs that are under way.
+const MAX_UNDER_WAY: u64 = 8 * PIECE;
 
-/// Writes in flight, with the bytes that each counts for.
-pub(crate) type WritesInFlight = VecDeque<(Transfer, u64)>;
+/// Writes of a slot's runs in flight.
+pub(crate) struct WritesInFlight<'a> {
+    control: &'a Control,
+    counter: &'a AtomicU64,
+    flying: VecDeque<(Transfer, u64, InFlightMark)>,
+    under_way: u64,
+    limit: InFlightLimit,
+}
 
-/// Waits for all writes.
-pub(crate) fn drain_writes(flying: &mut WritesInFlight, control: &Control, counter: &AtomicU64) -> Result<()> {
-    let _waits = control.waits_for(SortWait::Spill);
-    while let Some((transfer, done)) = flying.pop_front() {
-        transfer.wait()?;
-        count(counter, done);
+impl<'a> WritesInFlight<'a> {
+    /// What arrives is counted by `counter`.
+    pub(crate) fn new(control: &'a Control, counter: &'a AtomicU64) -> WritesInFlight<'a> {
+        let limit = limit_under_way(MAX_UNDER_WAY);
+        WritesInFlight { control, counter, flying: VecDeque::new(), under_way: 0, limit }
     }
-    Ok(())
+
+    /// Starts to write `len` bytes, in as many requests as the limit asks for. The bytes behind the
+    /// last number in its block are written too, and are no part of the run.
+    fn write(&mut self, pipe: &Pipe, source: u64, target: u64, len: u64) -> Result<()> {
+        let mut at = 0;
+        while at < len {
+            self.control.check()?;
+            let piece = self.make_way(pipe, len - at)?;
+            let span = Span { source: source + at, target: target + at, len: piece.next_multiple_of(ALIGN as u64) };
+            let begun = self.limit.begin();
+            // To start a write may be to wait for it, as in `BlockPool::write`.
+            let waits = (!pipe.is_queued()).then(|| self.control.calls_for(SortWait::Spill));
+            self.flying.push_back((pipe.start(span)?, piece, begun));
+            drop(waits);
+            self.under_way += piece;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Waits until some of these bytes may be written, and returns how many.
+    fn make_way(&mut self, pipe: &Pipe, len: u64) -> Result<u64> {
+        loop {
+            let most = if is_of_file(pipe) { self.limit.bytes() } else { MAX_UNDER_WAY };
+            let room = most.saturating_sub(self.under_way) / ALIGN as u64 * ALIGN as u64;
+            if room >= len.min(MIN_UNDER_WAY) || self.flying.is_empty() {
+                return Ok(len.min(room.max(MIN_UNDER_WAY)));
+            }
+            self.await_oldest()?;
+        }
+    }
+
+    fn await_oldest(&mut self) -> Result<()> {
+        if let Some((transfer, len, begun)) = self.flying.pop_front() {
+            let waits = self.control.waits_for(SortWait::Spill);
+            transfer.wait()?;
+            drop(waits);
+            self.under_way -= len;
+            self.limit.arrived(begun);
+            count(self.counter, len);
+        }
+        Ok(())
+    }
+
+    /// Waits for all writes.
+    pub(crate) fn drain(mut self) -> Result<()> {
+        while !self.flying.is_empty() {
+            self.await_oldest()?;
+        }
+        Ok(())
+    }
 }
 
 /// The sorted numbers of a slot: one sequence, or an ascending part for each thread that sorted.
@@ -110,24 +168,15 @@ impl SortedNumbers {
         (self.count * self.numbers.kind.width()) as u64
     }
 
-    /// Starts to write the encoded numbers as a run, directly from the slot. `flying` holds the
-    /// writes in flight.
-    pub(crate) fn write_run(
-        &self,
-        target: Target<'_>,
-        control: &Control,
-        counter: &AtomicU64,
-        flying: &mut WritesInFlight,
-    ) -> Result<RunFacts> {
+    /// Starts to write the encoded numbers as a run, directly from the slot.
+    pub(crate) fn write_run(&self, target: Target<'_>, writes: &mut WritesInFlight<'_>) -> Result<RunFacts> {
         let Target::Run { pipe, base, grain } = target else {
             return Err(Error::new(ErrorKind::InvalidInput, "spill", "not a run"));
         };
-        const PIECE: u64 = 4 << 20;
         let mut facts = RunFacts::default();
         let (len, width) = (self.bytes(), self.numbers.kind.width());
         let mut at = 0;
         while at < len {
-            control.check()?;
             let now = (len - at).min(PIECE);
             let piece = self.arena.range(at as usize, now as usize)?.lease()?;
             facts.key_index.push(IndexEntry {
@@ -136,23 +185,7 @@ impl SortedNumbers {
             });
             facts.sums.extend(piece.chunks(grain).map(checksum::sum));
             drop(piece);
-            if flying.len() == MAX_WRITES_IN_FLIGHT
-                && let Some((transfer, done)) = flying.pop_front()
-            {
-                let waits = control.waits_for(SortWait::Spill);
-                transfer.wait()?;
-                drop(waits);
-                count(counter, done);
-            }
-            // The bytes behind the last number in its block are written too, and are no part of the
-            // run.
-            let rounded = now.next_multiple_of(ALIGN as u64);
-            let source = self.arena.memory().at() as u64 + at;
-            let span = Span { source, target: base + at, len: rounded };
-            // To start a write may be to wait for it, as in `BlockPool::write`.
-            let waits = (!pipe.is_queued()).then(|| control.calls_for(SortWait::Spill));
-            flying.push_back((pipe.start(span)?, now));
-            drop(waits);
+            writes.write(pipe, self.arena.memory().at() as u64 + at, base + at, now)?;
             at += now;
         }
         Ok(facts)
