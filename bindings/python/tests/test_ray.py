@@ -753,7 +753,27 @@ def test_a_signal_that_a_destructor_throws_away_is_seen():
         signals._note(signal.SIGTERM, None)
     with pytest.raises(KeyboardInterrupt):
         signals.check()
-    assert signals.outcome() == ("ended by SIGTERM", 143)
+    assert signals.outcome(is_there=False) == ("ended by SIGTERM; nothing was left", 143)
+
+
+@pytest.mark.parametrize("single_file", [False, True])
+def test_a_signal_after_the_output_has_its_name(cluster, folder, monkeypatch, single_file):
+    from datapipes.ray import _outputs
+
+    path, output = put(folder, "in/x", b"b\na\n"), folder / "out"
+    sync = _outputs._sync
+
+    def interrupt(synced):
+        if output.exists():
+            raise KeyboardInterrupt
+        sync(synced)
+
+    monkeypatch.setattr(_outputs, "_sync", interrupt)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        dpray.sort(path, output, partitions=1, single_file=single_file)
+    assert raised.value.is_done
+    assert (output if single_file else output / "part-00000").read_bytes() == b"a\nb\n"
+    assert left(folder) == ["out"]
 
 
 @pytest.mark.parametrize("address", ["foo", ""])

@@ -188,6 +188,32 @@ def test_two_sorts_to_one_prefix(cluster, objects, prefix, inputs, much):
     assert whole(f"{prefix}/out") == b"a\n" and objects.unfinished() == 0
 
 
+@pytest.mark.parametrize("how", ["interrupt", "lost answer"])
+def test_a_manifest_whose_answer_does_not_come(cluster, objects, prefix, inputs, much, monkeypatch, how):
+    from datapipes.ray import _outputs
+
+    class Manifest:
+        def __init__(self, address, **options):
+            self._object = dp._file.create_object(address, **options)
+
+        def __enter__(self):
+            return self._object.__enter__()
+
+        def __exit__(self, *trouble):
+            self._object.__exit__(*trouble)
+            raise KeyboardInterrupt if how == "interrupt" else dp.Unavailable("sort: no answer", operation="sort")
+
+    monkeypatch.setattr(_outputs, "create_object", Manifest)
+    if how == "interrupt":
+        with pytest.raises(KeyboardInterrupt) as raised:
+            dpray.sort(inputs, f"{prefix}/out", **OPTIONS)
+        assert raised.value.is_done
+    else:
+        dpray.sort(inputs, f"{prefix}/out", **OPTIONS)
+    # What the manifest names is not removed.
+    assert whole(f"{prefix}/out") == much[1] and objects.unfinished() == 0
+
+
 def test_wrong_credentials(cluster, objects, prefix, inputs, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret-of-nobody")
     with pytest.raises(dp.PermissionDenied) as raised:

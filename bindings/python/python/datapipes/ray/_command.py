@@ -180,8 +180,12 @@ class _Signals:
         if self._seen is not None:
             raise KeyboardInterrupt
 
-    def outcome(self) -> tuple[str, int]:
+    def outcome(self, is_there: bool) -> tuple[str, int]:
         """What is said of the end, and the exit status."""
+        how, status = self._end()
+        return f"{how}; {'the work was done, and the output is there' if is_there else 'nothing was left'}", status
+
+    def _end(self) -> tuple[str, int]:
         if self._seen is None or self._seen == signal.SIGINT:
             return "interrupted", 128 + signal.SIGINT
         return f"ended by {self._seen.name}", 128 + self._seen
@@ -201,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\rdpipe-ray sort: {share:3}%", end="", file=sys.stderr, flush=True)
 
     signals = _Signals()
+    report = None
     try:
         from ._cluster import join
         from ._sort import sort
@@ -227,9 +232,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             spill=given.spill,
             progress=progress,
         )
-    except KeyboardInterrupt:
-        said, status = signals.outcome()
-        print(f"dpipe-ray sort: {said}; nothing was left", file=sys.stderr)
+        if shows:
+            print(file=sys.stderr)
+        shows = False
+        print(json.dumps(report.to_dict()) if given.json else report, flush=True)
+    except KeyboardInterrupt as interrupt:
+        said, status = signals.outcome(report is not None or getattr(interrupt, "is_done", False))
+        print(f"dpipe-ray sort: {said}", file=sys.stderr)
         return status
     except (Error, ImportError, OSError) as error:
         advice = getattr(error, "advice", None)
@@ -239,7 +248,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if shows:
             print(file=sys.stderr)
-    print(json.dumps(report.to_dict()) if given.json else report)
     return 0
 
 

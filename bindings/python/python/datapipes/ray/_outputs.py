@@ -95,6 +95,7 @@ class Draft:
         if base in ("", ".", "..") or os.path.lexists(self.output):
             raise exists(self.output or "/")
         self._parent = parent
+        self._publishes = False
         # The draft's name is longer, and the system limits names.
         base = os.fsdecode(os.fsencode(base)[:_MAX_BASE])
         try:
@@ -125,6 +126,7 @@ class Draft:
     def publish(self, names: Sequence[str], *, single_file: bool) -> list[str]:
         """Give the output its name, with these files as its parts in this order. Return their names."""
         whole = os.path.join(self._folder, "whole")
+        self._publishes = True
         try:
             if single_file:
                 self._join(names, whole)
@@ -161,6 +163,10 @@ class Draft:
         os.link(whole, self.output)
         _sync(self._parent)
 
+    def is_there(self) -> bool:
+        """Whether the output has its name, also where an interrupt came meanwhile."""
+        return self._publishes and os.path.lexists(self.output)
+
     def discard(self) -> None:
         """Remove what is left of it. Tasks that may still run find no folder to write into."""
         if self._lock is not None:
@@ -182,7 +188,7 @@ class Prefix:
 
     def __init__(self, name: str) -> None:
         self.output = name.rstrip("/")
-        self._published = False
+        self._publishes = self._published = False
         self.target = Target(self.output, uuid.uuid4().hex[:12])
         for address in _datapipes.list_objects(f"{self.output}/*"):
             # Parts without a manifest are those of a sort that failed, or of one that goes on.
@@ -200,6 +206,7 @@ class Prefix:
     def publish(self, names: Sequence[str], *, single_file: bool) -> list[str]:
         """Write the manifest. Return the names of the parts."""
         address = f"{self.output}/{self.MANIFEST}"
+        self._publishes = True
         try:
             parts = []
             for name in names:
@@ -208,11 +215,18 @@ class Prefix:
             with create_object(address, only_new=True) as manifest:
                 manifest.write(json.dumps({"parts": parts}, indent=1).encode() + b"\n")
         except _errors.Error:
-            if address in _datapipes.list_objects(f"{address}*"):
+            if address not in _datapipes.list_objects(f"{address}*"):
+                raise
+            # It is this sort's own where only the answer was lost.
+            self._ask()
+            if not self._published:
                 raise exists(address) from None
-            raise
         self._published = True
         return list(names)
+
+    def is_there(self) -> bool:
+        """Whether the manifest names what this sort wrote, as far as the server said so."""
+        return self._published
 
     def discard(self) -> None:
         """Remove what no manifest names: of this sort if it failed, else of sorts that failed before.
@@ -223,7 +237,20 @@ class Prefix:
         cleaning.start()
         cleaning.join(_CLEANING)
 
+    def _ask(self) -> None:
+        """Find out whether the manifest is this sort's: an interrupt or a lost answer may have left that open."""
+        address = f"{self.output}/{self.MANIFEST}"
+        with contextlib.suppress(_errors.NotFound), open_object(address) as manifest:
+            parts = json.loads(bytes(manifest.read()))["parts"]
+            self._published = any(part["name"].startswith(f"{_PART}{self.target.sort}-") for part in parts)
+
     def _clean(self) -> None:
+        if self._publishes and not self._published:
+            try:
+                self._ask()
+            except (_errors.Error, ValueError, LookupError, TypeError, AttributeError):
+                # What a manifest may name is not removed. The next sort to the prefix does it.
+                return
         own = f"{self.output}/{_PART}{self.target.sort}-"
         # Where this sort has won, all others to the prefix have failed, or will.
         keys = f"{self.output}/{_PART}*" if self._published else f"{own}*"

@@ -118,17 +118,22 @@ def sort(
     division = divide(layout.total, nodes, budget, parallelism, partitions, kept=shuffle == "direct")
     draft = draft_of(output, single_file=single_file)
     try:
-        way = _WAYS[shuffle](order, division, draft.target, folder)
-        run = _Run(order, layout, division, draft, way, progress, left_out)
         try:
-            return run.sort(single_file)
-        finally:
+            way = _WAYS[shuffle](order, division, draft.target, folder)
+            run = _Run(order, layout, division, draft, way, progress, left_out)
             try:
-                run.cancel()
+                return run.sort(single_file)
             finally:
-                way.close()
-    finally:
-        draft.discard()
+                try:
+                    run.cancel()
+                finally:
+                    way.close()
+        finally:
+            draft.discard()
+    except KeyboardInterrupt:
+        if draft.is_there():
+            raise InterruptedWhenDone from None
+        raise
 
 
 def _whole(name: str, value: Any) -> int | None:
@@ -141,6 +146,12 @@ def _whole(name: str, value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         raise refused(f"{name}={value!r} is no whole number") from None
+
+
+class InterruptedWhenDone(KeyboardInterrupt):
+    """An interrupt that came when the output had its name."""
+
+    is_done = True
 
 
 class _Run:
