@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use datapipes_testkit::until;
 use scene::folder;
 use scene::streams::{bad, bytes, from_file, good, joined, serve, stream};
 
@@ -206,9 +207,7 @@ fn killing_any_process_leaves_no_file_and_no_process() {
         }
         joined(thread);
         assert_eq!(folder.names().unwrap(), [""; 0], "after the death of {victim}");
-        // They end by themselves; that they do not would be a test that never ends.
-        while processes.iter().any(|(_, pid)| is_one_of_ours(*pid)) {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        // They end by themselves.
+        until("they have ended", || !processes.iter().any(|(_, pid)| is_one_of_ours(*pid)));
     }
 }

@@ -317,6 +317,8 @@ fn the_shell_stops_the_view_and_continues_it() {
     tmux.line("fg");
     tmux.wait_until(|screen| screen.contains("by per second") && !screen.contains("Stopped"));
     tmux.key("q");
+    // What is typed before it has ended may go to it.
+    tmux.wait_until(|screen| !screen.contains("by per second"));
     tmux.line("stty -a > after.txt; echo do''ne");
     tmux.wait_for("done");
     let text = |name: &str| std::fs::read_to_string(folder.at().join(name)).unwrap();
@@ -375,18 +377,21 @@ fn the_view_takes_keys_and_sizes_and_gives_the_terminal_back() {
     assert_eq!(settings(text("before.txt")), settings(text("after.txt")));
 
     // Ctrl-C, a signal, and a panic.
-    for (line, key, code) in [
-        ("dpipe top", "C-c", "code=0"),
-        ("DPIPE_TOP_PANICS=1 dpipe top", "", "code=101"),
-        ("(sleep 1; kill $(cat pid)) & sh -c 'echo $$ > pid; exec dpipe top'", "", "code=143"),
-    ] {
+    let killed =
+        "(until test -s pid; do sleep 0.1; done; sleep 1; kill $(cat pid)) & sh -c 'echo $$ > pid; exec dpipe top'";
+    for (turn, (line, key, code)) in
+        [("dpipe top", "C-c", "code=0"), ("DPIPE_TOP_PANICS=1 dpipe top", "", "code=101"), (killed, "", "code=143")]
+            .into_iter()
+            .enumerate()
+    {
         tmux.line("clear");
-        tmux.line(&format!("{line}; echo code=$?; stty -a > after.txt; echo do''ne"));
+        tmux.line(&format!("{line}; echo code=$?; stty -a > after.txt; echo do''ne{turn}"));
         if !key.is_empty() {
             tmux.wait_for("by rate");
             tmux.key(key);
         }
-        let screen = tmux.wait_for("done");
+        // What the turn before said may still be there.
+        let screen = tmux.wait_for(&format!("done{turn}"));
         assert!(screen.contains(code), "{line}: {screen}");
         assert_eq!(settings(text("before.txt")), settings(text("after.txt")), "{line}");
         assert_eq!(screen.contains("as the test asked"), code == "code=101", "{screen}");

@@ -532,8 +532,10 @@ def test_keepers_serve_further_sorts(cluster, folder, much, monkeypatch):
         """The sorted parts that are kept, which have no names."""
         found = 0
         for keeper in workers_of("_NodeKeeper", os.getpid()):
-            names = [os.readlink(f"/proc/{keeper}/fd/{fd}") for fd in os.listdir(f"/proc/{keeper}/fd")]
-            found += sum(name.startswith(str(folder / "spill")) for name in names)
+            for fd in os.listdir(f"/proc/{keeper}/fd"):
+                # It may have closed it meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    found += os.readlink(f"/proc/{keeper}/fd/{fd}").startswith(str(folder / "spill"))
         return found
 
     dpray.sort([much[0]], folder / "one", **options)
@@ -558,7 +560,10 @@ def test_keepers_serve_further_sorts(cluster, folder, much, monkeypatch):
 
 
 def until(true):
+    """Wait, but not for ever: a run that hangs says nothing."""
+    end = time.monotonic() + 300
     while not true():
+        assert time.monotonic() < end, "it does not come true"
         time.sleep(0.05)
 
 

@@ -313,10 +313,15 @@ mod tests {
     #[test]
     fn a_course_has_its_begin_and_its_end_and_what_grew_between() {
         let done = AtomicU64::new(0);
-        let read = || vec![done.load(Relaxed) as f64];
+        let looks = AtomicU64::new(0);
+        let read = || {
+            looks.fetch_add(1, Relaxed);
+            vec![done.load(Relaxed) as f64]
+        };
         let (value, recording) = record(Some(vec![CourseColumn::Sum]), read, || {
-            for _ in 0..5 {
-                std::thread::sleep(Duration::from_millis(30));
+            for n in 1..=5 {
+                // However busy the machine is, it is looked at meanwhile.
+                datapipes_testkit::until("it is looked at", || looks.load(Relaxed) >= n);
                 done.fetch_add(100, Relaxed);
             }
             7
@@ -325,10 +330,10 @@ mod tests {
         assert_eq!(value, 7);
         let values = recording.course.values(0);
         assert_eq!((values[0], *values.last().unwrap()), (0.0, 500.0));
-        assert!(values.len() >= 3 && recording.seconds() >= 0.15);
+        assert!(values.len() >= 3, "{values:?}");
         let end = *recording.course.seconds().last().unwrap();
         assert!((recording.grew(0, 0.0, end) - 500.0).abs() < 1e-6);
-        let halves = recording.grew(0, 0.0, 0.07) + recording.grew(0, 0.07, end);
+        let halves = recording.grew(0, 0.0, 0.4 * end) + recording.grew(0, 0.4 * end, end);
         assert!((halves - 500.0).abs() < 1e-6);
         assert!(recording.course.peaks(recording.memory()).iter().all(|bytes| *bytes > 1e5));
         assert!(record(None, Vec::new, || 1).1.is_none());

@@ -54,31 +54,35 @@ fn pages_are_whole_private_and_gone_with_their_process() {
     assert_eq!((seen.len(), seen[0].owner.pid), (1, std::process::id()));
     assert_eq!(values(seen[0].text.as_ref().unwrap()), [3; 3]);
     assert!(seen[0].text.as_ref().unwrap().contains("\"writer\"") && seen[0].age < Duration::from_secs(60));
-    let done = AtomicBool::new(false);
-    let looks = std::thread::scope(|scope| {
+    let (done, looks) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut looks = 0;
             while !done.load(Relaxed) {
                 let seen = offer::pages().unwrap().pages;
                 // The writer never rests, so a look may find no rest; it never finds a mixture.
                 if let Ok(text) = &seen[0].text {
                     let values = values(text);
                     assert!(values.iter().all(|value| *value == values.len() as u64), "{values:?}");
-                    looks += 1;
+                    looks.fetch_add(1, Relaxed);
                 }
             }
-            looks
         });
-        for n in 0..3000 {
+        let (mut n, begun) = (0, Instant::now());
+        // The reader may come to its turn late.
+        while (n < 3000 || looks.load(Relaxed) <= 10)
+            && !reader.is_finished()
+            && begun.elapsed() < datapipes_testkit::PATIENCE
+        {
             page.write(&samples(1 + n % 50)).unwrap();
-            if n % 10 == 0 {
+            if n.is_multiple_of(10) {
                 std::thread::sleep(Duration::from_micros(300));
             }
+            n += 1;
         }
         done.store(true, Relaxed);
-        reader.join().unwrap()
+        reader.join().unwrap();
     });
-    assert!(looks > 10, "{looks}");
+    assert!(looks.load(Relaxed) > 10, "{looks:?}");
 
     // A file system without room may have some later.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);

@@ -214,7 +214,9 @@ fn disks_are_counted_once_and_one_that_goes_is_no_zero() {
     put(folder.at(), "sys/block/sdb-path/stat", &stat(100));
     put(folder.at(), "sys/block/sdb-path/hidden", "1\n");
     let counters = CounterSet::open_under(folder.at());
-    ["sda", "sdb", "sdb-path", "loop0"].iter().for_each(|disk| put(folder.at(), &format!("sys/block/{disk}/stat"), &stat(110)));
+    ["sda", "sdb", "sdb-path", "loop0"]
+        .iter()
+        .for_each(|disk| put(folder.at(), &format!("sys/block/{disk}/stat"), &stat(110)));
     assert_eq!(of(&counters.read(), "disk_read").value, Some(2 * 10 * 512));
     put(folder.at(), "sys/block/sda/stat", "");
     let reading = of(&counters.read(), "disk_read").clone();

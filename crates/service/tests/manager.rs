@@ -32,7 +32,7 @@ fn heard(manager: &UnixDatagram) -> String {
 #[test]
 fn the_watchdog_hears_of_a_service_that_serves() {
     let dir = Dir::new();
-    let (manager, service) = managed(&dir, &[("WATCHDOG_USEC", "600000")]);
+    let (manager, service) = managed(&dir, &[("WATCHDOG_USEC", "3000000")]);
     assert!(heard(&manager).starts_with("READY=1\nSTATUS=Serves at "));
     assert_eq!(heard(&manager), "WATCHDOG=1\nSTATUS=Serves 0 clients, 0 transfers under way");
     let _client = service.client();
@@ -56,7 +56,7 @@ fn thread(pid: u32, name: &str) -> Option<i32> {
 #[test]
 fn a_service_whose_accepting_thread_hangs_does_not_ping_its_watchdog() {
     let dir = Dir::new();
-    let (manager, service) = managed(&dir, &[("WATCHDOG_USEC", "600000")]);
+    let (manager, service) = managed(&dir, &[("WATCHDOG_USEC", "3000000")]);
     while !heard(&manager).starts_with("WATCHDOG=1") {}
     let tid = thread(service.child.id(), "dpiped-accept").unwrap();
     // A thread that is traced and stopped stands for one that hangs; all others go on.

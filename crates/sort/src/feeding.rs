@@ -120,11 +120,15 @@ impl<L: Layout> Engine<'_, L> {
         if count < DEPTH as u64 {
             return Ok(None);
         }
+        let staging = spill.staging()?;
+        let out = self.machine.connect(&self.memory, &staging)?;
+        if out.route().hops.iter().all(|hop| hop.backend == "cpu") {
+            // The threads copy themselves, so memory feeds all that there are.
+            return Ok(None);
+        }
         // The first touch of memory is not the place's time.
         self.memory.range(self.budget.arenas_at, DEPTH * request as usize)?.lease_mut()?.fill(1);
         let run = spill.reserve(count * request, self.control)?;
-        let staging = spill.staging()?;
-        let out = self.machine.connect(&self.memory, &staging)?;
         let back = self.machine.connect(&staging, &self.memory)?;
         let flow = Flow { pipes: (out, back), request, memory: self.budget.arenas_at as u64, place: run.offset };
         let rates = (0..ROUNDS).map(|_| flow.rate(count)).collect::<Result<Vec<f64>>>();

@@ -99,7 +99,13 @@ struct Shown {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let sizes = if args.sizes.is_empty() { &SIZES[..] } else { &args.sizes };
+    let mut sizes: Vec<u64> = Vec::new();
+    for size in if args.sizes.is_empty() { &SIZES[..] } else { &args.sizes } {
+        // One that is named twice is measured once.
+        if !sizes.contains(size) {
+            sizes.push(*size);
+        }
+    }
     if let Some(size) = sizes.iter().find(|size| **size == 0 || **size > FILE_BYTES) {
         let error = Error::new(ErrorKind::InvalidInput, "experiment", format!("payloads of {size} bytes"));
         return Err(error.with_advice("give 1 to 16M"));
@@ -120,14 +126,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         rows: Vec::new(),
         left_out: Vec::new(),
     };
-    for size in sizes {
+    for size in &sizes {
         signals::check("experiment")?;
         measure.all(*size, &mut shown)?;
     }
     if let Some(why) = absence(&CounterSet::open().read(), "system_calls") {
         shown.left_out.push(LeftOut { what: "system calls that the kernel counts".into(), why });
     }
-    if args.json { print_json(&shown) } else { show(&shown, sizes) }
+    if args.json { print_json(&shown) } else { show(&shown, &sizes) }
 }
 
 fn show(shown: &Shown, sizes: &[u64]) -> Result<()> {
@@ -205,6 +211,8 @@ impl Meter<'_> {
             payloads += each(payloads)?;
         }
         let (seconds, cpu) = (since.elapsed().as_secs_f64(), own_cpu_seconds() - cpu);
+        // What was cut off is no measurement.
+        signals::check("experiment")?;
         // A look at the counters makes system calls, too.
         let (mut counted, looked) = (difference(&before, &self.counters.read()), difference(&first, &before));
         for (reading, looked) in counted.iter_mut().zip(looked).filter(|(reading, _)| reading.name == "system_calls") {

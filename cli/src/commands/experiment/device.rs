@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args, varied: Varied) -> Result<()> {
     );
     let mut figure = Figure::new(machine.topology(), experiment, paper, words);
     if setup.load_cores.is_empty() {
-        figure.leave_out("a load beside the reader", "this machine has one core");
+        figure.leave_out("a load beside the reader", "this process may use one core");
     }
     let knobs = list(&MachineTree::live());
     match varied {
@@ -246,6 +246,8 @@ impl<'a> Setup<'a> {
         for chunk in self.chunks {
             signals::check("experiment")?;
             let point = self.point(*chunk, with_load, &mut curve.primitive)?;
+            // What was cut off is no measurement.
+            signals::check("experiment")?;
             curve.points.push(point);
         }
         figure.curves.push(curve);

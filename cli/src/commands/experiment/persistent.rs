@@ -208,7 +208,10 @@ impl Copies<'_> {
             let fills = route.hops.iter().any(|hop| hop.quality.fills_processor_cache);
             curve.primitive = route.primitives().join(", ");
             curve.name = format!("{name}{}", if fills { "" } else { ", past the caches" });
-            curve.points.push(self.point(*chunk, &demands)?);
+            let point = self.point(*chunk, &demands)?;
+            // What was cut off is no measurement.
+            signals::check("experiment")?;
+            curve.points.push(point);
         }
         figure.curves.push(curve);
         Ok(())

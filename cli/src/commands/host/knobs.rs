@@ -243,8 +243,13 @@ fn set(args: &SetArgs) -> Result<CommandStatus> {
         return tell(args, &changes, None, "set, and stays");
     }
     let status = match args.command.split_first() {
+        None if changes.is_empty() => None,
         None => {
-            note(&format!("{} knobs are set until a signal (Ctrl-C) comes\n", changes.len()));
+            let count = match changes.len() {
+                1 => "1 knob is".to_owned(),
+                count => format!("{count} knobs are"),
+            };
+            note(&format!("{count} set until a signal (Ctrl-C) comes\n"));
             while !signals::arrived() {
                 std::thread::sleep(LOOK_EVERY);
             }

@@ -147,7 +147,7 @@ fn show(shown: &Shown) -> Result<()> {
         setup.pmem.block_bytes,
         setup.pmem.buffer_entries
     ))?;
-    print("\nWrite amplification, by ways of the engine (0: without DCA) and replacement\n")?;
+    print("\nWrite amplification with DCA, by ways of the engine and replacement\n")?;
     let mut table = Table::default();
     table.row(["ways", "random", "closed form", "lru"]);
     let times = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));

@@ -66,6 +66,8 @@ impl Processor {
                 _ => {}
             }
         }
+        found.cores.sort_unstable();
+        found.cores.dedup();
         if found.leaders.is_empty() {
             found.leaders.extend(found.cores.first());
         }

@@ -102,7 +102,10 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
 /// somebody throttled it; `most` is the largest of its shares. The kernel rounds a percentage up to
 /// the step of the processor (`bandwidth_gran`).
 fn bandwidth(tree: &MachineTree, min: u64, step: u64, most: u64) -> AllowedValues {
-    match tree.text("proc/cpuinfo").is_ok_and(|facts| facts.contains("GenuineIntel")) {
+    let is_intel = tree.text("proc/cpuinfo").is_ok_and(|facts| facts.contains("GenuineIntel"));
+    // A least share above all of it makes no sense.
+    let min = if is_intel { min.min(WHOLE_PERCENT) } else { min };
+    match is_intel {
         true if most <= WHOLE_PERCENT && step > 1 => AllowedValues::Steps { min, max: WHOLE_PERCENT, step },
         true if most <= WHOLE_PERCENT => AllowedValues::Number { min, max: WHOLE_PERCENT },
         // MB/s (option mba_MBps), which the kernel takes below the least percent, too.

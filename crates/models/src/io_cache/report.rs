@@ -178,6 +178,11 @@ pub struct DcaFigure {
 /// # Errors
 /// Those of [`dca::simulate`] and [`offload::figure`].
 pub fn dca_figure(setup: &DcaSetup, rates: &OffloadRates, chunks: &[u64]) -> Result<DcaFigure> {
+    // What makes no sense is told before anything is simulated.
+    for chunk_bytes in chunks {
+        DcaSetup { chunk_bytes: *chunk_bytes, ..*setup }.reusing_buffers().check()?;
+    }
+    offload::figure(rates, chunks, MediaBytes { dca: 1.0, past: 1.0 })?;
     let through = dca::simulate(setup)?;
     let past = dca::simulate(&DcaSetup { io_ways: 0, ..*setup })?;
     let mut ways = vec![1, 2, 4, 8, 11, setup.llc.ways, setup.io_ways];
@@ -230,7 +235,7 @@ pub fn dca_findings(figure: &DcaFigure) -> Result<Vec<Finding>> {
     let largest = points.last();
     let held = |row: &&OffloadRow| row.reused.media_bytes_per_byte < 0.5;
     let held = figure.rows.iter().filter(held).map(|row| row.rates.chunk_bytes as f64 / 1024.0).reduce(f64::max);
-    let findings = vec![
+    let mut findings = vec![
         finding(
             "4.2, figure 5a",
             "engine's rate over one core's copies, from PMem to DRAM: up to",
@@ -308,6 +313,10 @@ pub fn dca_findings(figure: &DcaFigure) -> Result<Vec<Finding>> {
             "the media's 10 GiB/s, an input from the text, over the amplification",
         ),
     ];
+    if setup.io_ways == 0 {
+        // Nothing is written with DCA.
+        findings.retain(|finding| !finding.what.contains("DCA"));
+    }
     let is_papers = *setup == DcaSetup { seed: setup.seed, ..DcaSetup::paper() };
     Ok(standing_of(findings, is_papers && figure.rates == OffloadRates::paper()))
 }
