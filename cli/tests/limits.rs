@@ -298,6 +298,11 @@ fn children_whose_end_the_parent_ignores() {
     good(&folder, "trap '' CHLD; $D demo --size 8M --memory 16M --dir .");
 }
 
+/// Users of these numbers have nothing, and are others in each run.
+const NOBODY: u32 = 1_700_000_000;
+/// No number of a process is larger.
+const MAX_PROCESSES: u32 = 1 << 22;
+
 /// The beginning of a command line that runs as a user who has no other process, so that limits on
 /// threads meet it alone.
 fn as_nobody_else(test: &str, folder: &TempFolder, user: u32) -> Option<String> {
@@ -319,7 +324,11 @@ fn as_nobody_else(test: &str, folder: &TempFolder, user: u32) -> Option<String> 
 #[test]
 fn threads_that_no_command_can_have() {
     let folder = folder();
-    let Some(as_other) = as_nobody_else("threads_that_no_command_can_have", &folder, 54322) else { return };
+    let Some(as_other) =
+        as_nobody_else("threads_that_no_command_can_have", &folder, NOBODY + MAX_PROCESSES + std::process::id())
+    else {
+        return;
+    };
     good(
         &folder,
         "chmod 777 .; cp $D ./dpipe; ./dpipe gen records --size 40M records; ./dpipe sort --records records -o sorted",
@@ -360,7 +369,9 @@ fn threads_that_no_command_can_have() {
 #[test]
 fn threads_that_cannot_be_had() {
     let folder = folder();
-    let Some(as_other) = as_nobody_else("threads_that_cannot_be_had", &folder, 54321) else { return };
+    let Some(as_other) = as_nobody_else("threads_that_cannot_be_had", &folder, NOBODY + std::process::id()) else {
+        return;
+    };
     good(
         &folder,
         "chmod 777 .; seq 900000 | sed 's/^/a rather long line of text that repeats /' > large; sort large > expected",

@@ -320,9 +320,10 @@ fn an_idle_runtime_uses_no_processor_time() {
             .filter_map(|task| {
                 let path = task.unwrap().path();
                 let name = std::fs::read_to_string(path.join("comm")).ok()?;
-                let switches = std::fs::read_to_string(path.join("status")).ok()?;
-                let voluntary = switches.lines().find(|line| line.starts_with("voluntary"))?;
-                name.starts_with("dp-idle").then(|| voluntary.to_owned())
+                let status = std::fs::read_to_string(path.join("status")).ok()?;
+                let mut known =
+                    status.lines().filter(|line| line.starts_with("State") || line.starts_with("voluntary"));
+                name.starts_with("dp-idle").then(|| known.by_ref().collect::<Vec<_>>().join(", "))
             })
             .collect::<Vec<_>>()
     };
@@ -334,13 +335,11 @@ fn an_idle_runtime_uses_no_processor_time() {
     pipe.transfer(Span { source: 0, target: 0, len: 8 << 20 }).unwrap().wait().unwrap();
     // They may still be about to sleep.
     let mut before = sleeps();
-    loop {
+    datapipes_testkit::until("all sleep", || {
         std::thread::sleep(std::time::Duration::from_millis(50));
         let now = sleeps();
-        if std::mem::replace(&mut before, now.clone()) == now {
-            break;
-        }
-    }
+        std::mem::replace(&mut before, now.clone()) == now && now.iter().all(|known| known.contains("\tS"))
+    });
     assert_eq!(before.len(), 2, "a coordinator and a copier");
     std::thread::sleep(std::time::Duration::from_millis(300));
     // None of them woke up.
