@@ -99,7 +99,9 @@ fn who_waits_for_room_and_takes_no_completion_is_let_in_when_one_is_done() {
     let pipe = runtime.connect_fd_with(&file, &target, &ask).unwrap();
     for i in 0..8 {
         if i >= 3 {
-            assert!(i > 3 || !readiness(pipe.as_fd()).contains(PollFlags::OUT), "three are under way");
+            // A busy machine may look so late that one of the three is done.
+            let ready = readiness(pipe.as_fd());
+            assert!(i > 3 || !ready.contains(PollFlags::OUT) || ready.contains(PollFlags::IN), "three are under way");
             poll_until(pipe.as_fd(), PollFlags::OUT);
         }
         pipe.submit(Span { source: i * MIB, target: i * MIB, len: MIB }).unwrap();
