@@ -131,7 +131,7 @@ fn storage_that_panics_ends_the_log_for_everybody_and_nobody_hangs() {
         std::thread::scope(|scope| {
             // A hang fails the test instead of blocking the run.
             scope.spawn(|| {
-                for _ in 0..6000 {
+                for _ in 0..60_000 {
                     if over.load(SeqCst) {
                         return;
                     }

@@ -15,7 +15,9 @@ use scene::{Scene, clear, is_complete, is_part, machine, quick, random, read_all
 
 const SIZE: usize = 1_500_000;
 /// Nothing comes for so long, and the request is made again.
-const IDLE: Duration = Duration::from_millis(700);
+const IDLE: Duration = Duration::from_secs(3);
+/// Where nothing stands still.
+const LONG: Duration = Duration::from_secs(70);
 
 /// Reads an object through faults. Returns the bytes that should have come, what came, and how many
 /// requests were made again.
@@ -61,10 +63,16 @@ fn reads_survive_what_passes() {
     ];
     for fault in faults {
         // Only where an answer stands still is that to be found out soon.
-        let idle = if matches!(fault, ProxyFault::Stall(_)) { IDLE } else { 100 * IDLE };
+        let idle = if matches!(fault, ProxyFault::Stall(_)) { IDLE } else { LONG };
         let (bytes, came, retries) = read_through(idle, first(3, fault.clone()));
         assert!(came.unwrap_or_else(|e| panic!("{fault:?}: {e}")) == bytes, "{fault:?}");
-        assert_eq!(retries, if matches!(fault, ProxyFault::Slow(_)) { 0 } else { 3 }, "{fault:?}");
+        // A busy machine may make more of a stall.
+        let is_right = match &fault {
+            ProxyFault::Slow(_) => retries == 0,
+            ProxyFault::Stall(_) => retries >= 3,
+            _ => retries == 3,
+        };
+        assert!(is_right, "{fault:?}: {retries}");
     }
 }
 
@@ -82,7 +90,7 @@ fn reads_that_never_succeed_end_with_a_clear_error() {
         (ProxyFault::LengthenAnswer(3), ErrorKind::System, "longer than what was asked for"),
     ];
     for (fault, kind, words) in cases {
-        let (_, came, _) = read_through(IDLE, always(fault.clone()));
+        let (_, came, _) = read_through(LONG, always(fault.clone()));
         let error = came.expect_err(&format!("{fault:?}"));
         // What is longer than asked for is refused as soon as it is seen, by whichever check.
         let kind = if matches!(fault, ProxyFault::LengthenAnswer(_)) { error.kind() } else { kind };
@@ -93,7 +101,7 @@ fn reads_that_never_succeed_end_with_a_clear_error() {
 
 #[test]
 fn damaged_bytes_are_found_by_the_checksum() {
-    let (_, came, _) = read_through(IDLE, first(1, ProxyFault::DamageAnswer(1234)));
+    let (_, came, _) = read_through(LONG, first(1, ProxyFault::DamageAnswer(1234)));
     clear(&came.unwrap_err(), ErrorKind::Corrupt, "CRC-64");
 }
 
@@ -117,7 +125,7 @@ fn answers_that_make_no_sense_are_errors() {
     ];
     for bytes in odd {
         let shown = String::from_utf8_lossy(&bytes).into_owned();
-        let (_, came, _) = read_through(IDLE, ranged(bytes));
+        let (_, came, _) = read_through(LONG, ranged(bytes));
         let error = came.expect_err(&shown);
         clear(&error, error.kind(), "");
     }
@@ -133,7 +141,7 @@ fn answers_that_make_no_sense_are_errors() {
             "HEAD" => ProxyFault::Answer(bytes.clone()),
             _ => ProxyFault::Pass,
         };
-        let (_, came, _) = read_through(IDLE, look);
+        let (_, came, _) = read_through(LONG, look);
         assert!(came.is_err(), "{head}");
     }
 }
