@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import datapipes as dp
 import numpy as np
@@ -221,3 +223,71 @@ def test_wrong_credentials(cluster, objects, prefix, inputs, monkeypatch):
     assert "another-secret" not in str(raised.value)
     monkeypatch.undo()
     nothing_of(objects, f"{prefix}/out")
+
+
+class Kept:
+    """Objects in a dict, in the place of a server: what a draft asks for and removes."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.trouble: BaseException | None = None
+
+    def list_objects(self, pattern):
+        return sorted(name for name in self.objects if name.startswith(pattern.removesuffix("*")))
+
+    def remove_object(self, address):
+        del self.objects[address]
+
+    def end_object_uploads(self, pattern):
+        pass
+
+    @contextlib.contextmanager
+    def open(self, address):
+        if address not in self.objects:
+            raise dp.NotFound(f"{address}: no such object", operation="open")
+        content = self.objects[address]
+        yield SimpleNamespace(size=lambda: len(content), version="1", read=lambda: content)
+
+    @contextlib.contextmanager
+    def create(self, address, only_new):
+        assert only_new and address not in self.objects
+        written: list[bytes] = []
+        yield SimpleNamespace(write=written.append)
+        self.objects[address] = b"".join(written)
+        if self.trouble is not None:
+            raise self.trouble
+
+
+@pytest.mark.parametrize("how", ["interrupt", "lost answer", "silence", "never written"])
+def test_parts_that_a_manifest_may_name_are_not_removed(monkeypatch, how):
+    from datapipes.ray import _outputs
+
+    kept = Kept()
+    monkeypatch.setattr(_outputs, "_datapipes", kept)
+    monkeypatch.setattr(_outputs, "open_object", kept.open)
+    monkeypatch.setattr(_outputs, "create_object", kept.create)
+    draft = _outputs.Prefix("s3://box/out")
+    part = draft.target.attempt(0, 1)
+    kept.objects[draft.target.path_of(part)] = b"a\n"
+    manifest = "s3://box/out/_manifest.json"
+    lost = dp.Unavailable("sort: no answer", operation="sort")
+    if how == "lost answer":
+        kept.trouble = lost
+        assert draft.publish([part], single_file=False) == [part]
+    elif how == "interrupt":
+        kept.trouble = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            draft.publish([part], single_file=False)
+    else:
+        monkeypatch.setattr(_outputs, "create_object", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            draft.publish([part], single_file=False)
+    if how == "silence":
+        # Whether there is a manifest cannot be known.
+        monkeypatch.setattr(_outputs, "open_object", lambda _: (_ for _ in ()).throw(lost))
+    draft.discard()
+    is_done = how in ("interrupt", "lost answer")
+    assert draft.is_there() is is_done
+    assert (manifest in kept.objects) is is_done
+    # Of a sort that failed nothing is left, where that is sure.
+    assert (draft.target.path_of(part) in kept.objects) is (how != "never written")

@@ -41,7 +41,7 @@ impl InFlightLimit {
 
     /// The bytes that may be under way.
     pub fn bytes(&self) -> u64 {
-        self.bytes.max(1 << 40)
+        self.bytes
     }
 
     /// To be called when bytes begin their way, and kept with them.

@@ -110,7 +110,8 @@ impl Machine {
         match self.connect_with(source, target, constraints) {
             Err(refused) if refused.kind() == ErrorKind::Unsupported && constraints.bypass_processor_cache => {
                 if !share.confines_cache() {
-                    return Err(refused.within(format!("the share {} confines no cache", share.summary())));
+                    return Err(refused
+                        .within(format!("the share {} does not confine every last-level cache", share.summary())));
                 }
                 let relaxed = Constraints { bypass_processor_cache: false, ..constraints.clone() };
                 match self.connect_with(source, target, &relaxed) {

@@ -54,6 +54,7 @@ fn modules_of_the_core_import_only_those_before_them() {
         "error",
         "process",
         "file_lock",
+        "page_cache",
         "in_flight_limit",
         "guard",
         "thread_role",

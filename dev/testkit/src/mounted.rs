@@ -136,7 +136,14 @@ impl Mounted {
             let output = command.output().map_err(|e| format!("{program}: {e}"))?;
             output.status.success().then_some(()).ok_or_else(|| format!("{program}: {}", said(&output)))
         };
-        run(Command::new("umount").arg(&self.at), "umount")?;
+        // A program that another thread is starting may still have a file of it open.
+        let begun = std::time::Instant::now();
+        while let Err(why) = run(Command::new("umount").arg(&self.at), "umount") {
+            if begun.elapsed() > crate::PATIENCE {
+                return Err(why);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
         let mut bytes = std::fs::read(&image).map_err(|e| format!("{}: {e}", image.display()))?;
         for (from, to) in replaced {
             assert_eq!(from.len(), to.len());

@@ -45,8 +45,8 @@ pub(crate) struct Args {
 }
 
 /// No input is larger, whatever its unit, and no rate or price is smaller.
-const MOST: f64 = 1e9;
-const LEAST_RATE: f64 = 1e-6;
+const MAX_VALUE: f64 = 1e9;
+const MIN_RATE: f64 = 1e-6;
 
 /// Everything that is shown.
 #[derive(Debug, Serialize)]
@@ -99,9 +99,9 @@ fn inputs(args: &Args) -> Result<CloudSortInputs> {
         let Some(input) = found else { return Err(refuse("there is no such input".to_owned())) };
         // Rates divide, and a slack of all of the time leaves none.
         let allowed = match name {
-            "losses" | "detection" | "fixed" => 0.0..=MOST,
+            "losses" | "detection" | "fixed" => 0.0..=MAX_VALUE,
             "slack" => 0.0..=0.99,
-            _ => LEAST_RATE..=MOST,
+            _ => MIN_RATE..=MAX_VALUE,
         };
         let value = value.parse().ok().filter(|value: &f64| allowed.contains(value));
         let Some(value) = value else {

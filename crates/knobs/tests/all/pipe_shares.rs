@@ -271,11 +271,14 @@ fn a_part_of_the_cache_meets_the_demand_to_keep_bytes_out_of_the_rest_where_noth
     // All ways of a cache, or of a cache that is not named, are no part.
     for value in ["0=7ff;1=7ff", "0=f;1=7ff", "0=f"] {
         let e = with(&machine, share(&made, value).0).unwrap_err();
-        assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("confines no cache"), "{value}: {e}");
+        assert!(
+            e.kind() == ErrorKind::Unsupported && e.to_string().contains("does not confine every last-level cache"),
+            "{value}: {e}"
+        );
     }
     let bandwidth = [("share.memory_bandwidth".to_owned(), "0=50;1=50".to_owned())];
     let e = with(&machine, ThreadGroup::make(&made.tree(), &bandwidth).unwrap()).unwrap_err();
-    assert!(e.to_string().contains("confines no cache"), "{e}");
+    assert!(e.to_string().contains("does not confine every last-level cache"), "{e}");
     // Pages of a file come by the disk, also where the thread that calls asks for them.
     let folder = datapipes_testkit::TempFolder::new().unwrap();
     let file = Ssd::unlinked_in(folder.at()).unwrap();
