@@ -292,7 +292,7 @@ fn who_is_cut_off_hears_why_and_is_not_reset() {
     }
     let raw = Raw::connect(&service.socket);
     let word = first_word(&raw);
-    assert!(matches!(&word, Ok(ServiceAnswer::Error { text, .. }) if text.contains("300 ms")), "{word:?}");
+    assert!(matches!(&word, Ok(ServiceAnswer::Error { text, .. }) if text.contains("2000 ms")), "{word:?}");
 }
 
 #[test]
