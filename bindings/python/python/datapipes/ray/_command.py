@@ -180,10 +180,15 @@ class _Signals:
         if self._seen is not None:
             raise KeyboardInterrupt
 
-    def outcome(self, is_there: bool) -> tuple[str, int]:
+    def outcome(self, is_there: bool | None) -> tuple[str, int]:
         """What is said of the end, and the exit status."""
         how, status = self._end()
-        return f"{how}; {'the work was done, and the output is there' if is_there else 'nothing was left'}", status
+        said = {
+            True: "the work was done, and the output is there",
+            False: "nothing was left",
+            None: "whether the output is there is not known, for the server does not answer",
+        }
+        return f"{how}; {said[is_there]}", status
 
     def _end(self) -> tuple[str, int]:
         if self._seen is None or self._seen == signal.SIGINT:

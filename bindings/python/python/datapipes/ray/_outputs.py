@@ -188,7 +188,8 @@ class Prefix:
 
     def __init__(self, name: str) -> None:
         self.output = name.rstrip("/")
-        self._publishes = self._published = False
+        self._published: bool | None = False
+        """None where the server has not said it."""
         self.target = Target(self.output, uuid.uuid4().hex[:12])
         for address in _datapipes.list_objects(f"{self.output}/*"):
             # Parts without a manifest are those of a sort that failed, or of one that goes on.
@@ -206,7 +207,7 @@ class Prefix:
     def publish(self, names: Sequence[str], *, single_file: bool) -> list[str]:
         """Write the manifest. Return the names of the parts."""
         address = f"{self.output}/{self.MANIFEST}"
-        self._publishes = True
+        self._published = None
         try:
             parts = []
             for name in names:
@@ -224,8 +225,8 @@ class Prefix:
         self._published = True
         return list(names)
 
-    def is_there(self) -> bool:
-        """Whether the manifest names what this sort wrote, as far as the server said so."""
+    def is_there(self) -> bool | None:
+        """Whether the manifest names what this sort wrote; None where the server did not say it."""
         return self._published
 
     def discard(self) -> None:
@@ -240,12 +241,16 @@ class Prefix:
     def _ask(self) -> None:
         """Find out whether the manifest is this sort's: an interrupt or a lost answer may have left that open."""
         address = f"{self.output}/{self.MANIFEST}"
-        with contextlib.suppress(_errors.NotFound), open_object(address) as manifest:
-            parts = json.loads(bytes(manifest.read()))["parts"]
+        try:
+            with open_object(address) as manifest:
+                parts = json.loads(bytes(manifest.read()))["parts"]
+        except _errors.NotFound:
+            self._published = False
+        else:
             self._published = any(part["name"].startswith(f"{_PART}{self.target.sort}-") for part in parts)
 
     def _clean(self) -> None:
-        if self._publishes and not self._published:
+        if self._published is None:
             try:
                 self._ask()
             except (_errors.Error, ValueError, LookupError, TypeError, AttributeError):

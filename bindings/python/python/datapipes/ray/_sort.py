@@ -131,8 +131,9 @@ def sort(
         finally:
             draft.discard()
     except KeyboardInterrupt:
-        if draft.is_there():
-            raise InterruptedWhenDone from None
+        there = draft.is_there()
+        if there is not False:
+            raise InterruptedWhilePublishing(there) from None
         raise
 
 
@@ -148,10 +149,12 @@ def _whole(name: str, value: Any) -> int | None:
         raise refused(f"{name}={value!r} is no whole number") from None
 
 
-class InterruptedWhenDone(KeyboardInterrupt):
-    """An interrupt that came when the output had its name."""
+class InterruptedWhilePublishing(KeyboardInterrupt):
+    """An interrupt that came when the output had its name, or may have had it (``is_done`` is None)."""
 
-    is_done = True
+    def __init__(self, is_done: bool | None) -> None:
+        super().__init__()
+        self.is_done = is_done
 
 
 class _Run:
