@@ -96,6 +96,10 @@ fn a_work_queue_as_the_driver_makes_it_is_set_up_and_restored() {
     };
     assert!(set.restore(&mut bring_back).unwrap().left.is_empty());
     assert_eq!(made.snapshot(), before);
+    // Where it does not, they are written all the same, if that is taken.
+    let set = KnobTransaction::begin(&made.tree(), &settings(&all), &[], None, &mut |_| {}).unwrap();
+    assert!(set.restore(&mut |_| {}).unwrap().left.is_empty());
+    assert_eq!(made.snapshot(), before);
     // A dedicated queue loses its threshold, which comes back with the mode.
     made.put(&file("mode"), "shared");
     made.put(&file("threshold"), "8");
