@@ -200,20 +200,51 @@ pub(super) fn pin(core: usize) -> Result<()> {
         .map_err(|e| Error::os("pin", e.raw_os_error(), format!("a thread to core {core}")))
 }
 
-/// Times of chunks, for medians.
-#[derive(Debug, Default)]
-pub(super) struct Latencies(Vec<f64>);
+/// So many times are kept (8 MiB).
+const MAX_TIMES: usize = 1 << 20;
+
+/// Times of chunks, for medians. Where there are too many, one in two, in four and so on is kept.
+#[derive(Debug)]
+pub(super) struct Latencies {
+    us: Vec<f64>,
+    /// One in so many is kept.
+    step: u64,
+    seen: u64,
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies { us: Vec::new(), step: 1, seen: 0 }
+    }
+}
 
 impl Latencies {
     pub(super) fn add(&mut self, since: Instant) {
-        self.0.push(since.elapsed().as_secs_f64() * 1e6);
+        self.add_us(since.elapsed().as_secs_f64() * 1e6);
     }
 
-    /// The time below which this part of them lies, in microseconds.
+    fn add_us(&mut self, us: f64) {
+        let kept = self.seen.is_multiple_of(self.step);
+        self.seen += 1;
+        if !kept {
+            return;
+        }
+        self.us.push(us);
+        if self.us.len() == MAX_TIMES {
+            let mut is_odd = true;
+            self.us.retain(|_| {
+                is_odd = !is_odd;
+                !is_odd
+            });
+            self.step *= 2;
+        }
+    }
+
+    /// The time below which this part of them lies, in microseconds. It is asked for at the end.
     pub(super) fn below(&mut self, part: f64) -> f64 {
-        self.0.sort_unstable_by(f64::total_cmp);
-        let at = (self.0.len() as f64 * part) as usize;
-        self.0.get(at.min(self.0.len().saturating_sub(1))).copied().unwrap_or(0.0)
+        self.us.sort_unstable_by(f64::total_cmp);
+        let at = (self.us.len() as f64 * part) as usize;
+        self.us.get(at.min(self.us.len().saturating_sub(1))).copied().unwrap_or(0.0)
     }
 }
 
@@ -224,7 +255,18 @@ mod tests {
     #[test]
     fn parts_of_latencies() {
         assert_eq!(Latencies::default().below(0.5), 0.0);
-        let mut all = Latencies((0..100).rev().map(f64::from).collect());
+        let mut all = Latencies::default();
+        (0..100).rev().for_each(|us| all.add_us(f64::from(us)));
         assert_eq!((all.below(0.5), all.below(0.99), all.below(1.0)), (50.0, 99.0, 99.0));
+    }
+
+    #[test]
+    fn many_latencies_take_bounded_memory_and_keep_their_middle() {
+        let mut all = Latencies::default();
+        let count = 5 * MAX_TIMES;
+        (0..count).for_each(|us| all.add_us(us as f64));
+        assert!(all.us.len() < MAX_TIMES && all.us.len() >= MAX_TIMES / 2);
+        let middle = all.below(0.5) / count as f64;
+        assert!((0.49..0.51).contains(&middle), "{middle}");
     }
 }

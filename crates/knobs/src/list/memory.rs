@@ -43,11 +43,7 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
     for folder in tree.names("sys/kernel/mm/hugepages") {
         let kib = folder.strip_prefix("hugepages-").and_then(|rest| rest.strip_suffix("kB"));
         let Some(kib) = kib.and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib > 0) else { continue };
-        let size = match kib {
-            0..1024 => format!("{kib}K"),
-            1024..0x10_0000 => format!("{}M", kib >> 10),
-            _ => format!("{}G", kib >> 20),
-        };
+        let size = page_size(kib);
         let what = format!("How many huge pages of {size} are set aside");
         let file = format!("sys/kernel/mm/hugepages/{folder}/nr_hugepages");
         let mut knob = MachineKnob::text(tree, format!("memory.hugepages_{size}"), &what, PAGES, file);
@@ -72,10 +68,29 @@ pub(super) fn knobs(tree: &MachineTree) -> Vec<MachineKnob> {
     all
 }
 
+/// The size of a page, in the largest unit that divides it: so no two sizes get one name.
+fn page_size(kib: u64) -> String {
+    match kib {
+        _ if kib.is_multiple_of(1 << 20) => format!("{}G", kib >> 20),
+        _ if kib.is_multiple_of(1 << 10) => format!("{}M", kib >> 10),
+        _ => format!("{kib}K"),
+    }
+}
+
 /// How much more memory huge pages of all sizes may take, in KiB.
 pub(crate) fn max_taken_kib(tree: &MachineTree) -> u64 {
     let facts = tree.text("proc/meminfo").unwrap_or_default();
     let line = facts.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let available: u64 = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
     available / 100 * MAX_TAKEN_PERCENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::page_size;
+
+    #[test]
+    fn sizes_of_pages_that_differ_have_names_that_differ() {
+        assert_eq!([64, 2048, 2049, 1 << 20].map(page_size), ["64K", "2M", "2049K", "1G"]);
+    }
 }

@@ -3,20 +3,23 @@
 //!
 //! A pass merges spilled runs, or inputs that were sorted before. The last pass writes the output.
 //! Every other pass merges several neighbours into one run, so equal records stay in the order of
-//! the input.
+//! the input. Passes over different runs are done side by side, each by one thread: nobody looks for
+//! the places where the threads of one pass would meet.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use datapipes_core::Result;
+use datapipes_core::locks::Mutex;
+use datapipes_core::{Pipe, Result};
 
 use crate::engine::{Engine, Work};
 use crate::input::{Input, Opened, SMALL};
 use crate::long::LongLines;
 use crate::memory::blocks::{BlockPool, Target};
 use crate::memory::descriptors;
+use crate::memory::parallel::run_parts;
 use crate::merging::files::SortedFile;
-use crate::merging::merge::{MergeResult, Merger, OrderCheck};
+use crate::merging::merge::{MergeResult, Merger, OrderCheck, crossing};
 use crate::records::layout::Layout;
 use crate::records::record_buffer::{RecordBuffer, SHORT_RECORD};
 use crate::records::tally::Tally;
@@ -145,6 +148,12 @@ impl<L: Layout> Engine<'_, L> {
     }
 }
 
+/// Returns how many the next pass takes of `left`, more than `most`, so that the last one can take
+/// all.
+fn next_count(left: usize, most: usize) -> usize {
+    (left - most + 1).min(most)
+}
+
 /// The passes of one job.
 struct Passes<'a, L> {
     engine: &'a Engine<'a, L>,
@@ -166,19 +175,29 @@ impl<L: Layout> Passes<'_, L> {
             }
             // Merge just enough neighbours that the last pass can take all that remain. Neighbours
             // keep the sort stable.
-            let count = (sorted.len() - most + 1).min(most);
+            let count = next_count(sorted.len(), most);
             if at + count > sorted.len() {
                 at = 0;
             }
-            let longest = sorted[at..at + count].iter().map(MergeInput::longest);
-            let count = count.min(self.merger.mergeable_count(longest));
-            let group: Vec<MergeInput> = sorted.splice(at..at + count, []).collect();
-            let (made, merged) = self.to_run(group)?;
-            dropped.join(merged.dropped);
-            report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
-            report.merge_passes += 1;
-            sorted.insert(at, made);
-            at += 1;
+            let beside = self.beside(&sorted[at..], sorted.len(), most);
+            let made = match self.reserve_all(&sorted[at..], &beside)? {
+                Some(targets) => {
+                    let all = beside.iter().sum::<usize>();
+                    self.to_runs(sorted.splice(at..at + all, []), &beside, targets)?
+                }
+                None => {
+                    let longest = sorted[at..at + count].iter().map(MergeInput::longest);
+                    let count = count.min(self.merger.mergeable_count(longest));
+                    vec![self.to_run(sorted.splice(at..at + count, []).collect())?]
+                }
+            };
+            for (made, merged) in made {
+                dropped.join(merged.dropped);
+                report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
+                report.merge_passes += 1;
+                sorted.insert(at, made);
+                at += 1;
+            }
         }
         self.spill.free_kept(self.engine.control);
         self.begin_output(&sorted, sink)?;
@@ -229,6 +248,102 @@ impl<L: Layout> Passes<'_, L> {
         most.max(2)
     }
 
+    /// Returns how many of the first of these runs each thread merges by itself, where as many
+    /// passes are to come: none where there is one pass to do, or where records are long. `left`
+    /// are all that remain, of which the last pass takes `most`.
+    fn beside(&self, sorted: &[MergeInput], mut left: usize, most: usize) -> Vec<usize> {
+        let (mut counts, mut at) = (Vec::new(), 0);
+        while counts.len() < self.merger.threads && left > most {
+            let count = next_count(left, most);
+            let Some(group) = sorted.get(at..at + count) else { break };
+            if !group.iter().all(|one| matches!(one, MergeInput::Run(run) if crossing(run.longest) == 0)) {
+                break;
+            }
+            counts.push(count);
+            (at, left) = (at + count, left - (count - 1));
+        }
+        let is_small = counts.iter().all(|count| *count <= self.merger.fan_in());
+        if counts.len() > 1 && is_small && self.spill.compressor.is_none() { counts } else { Vec::new() }
+    }
+
+    /// Reserves a run for each group of so many, where all find room: more room is taken at once than
+    /// for one after the other.
+    fn reserve_all(&self, sorted: &[MergeInput], counts: &[usize]) -> Result<Option<Vec<Run>>> {
+        let (mut made, mut at) = (Vec::with_capacity(counts.len()), 0);
+        for count in counts {
+            let lens = sorted[at..at + count].iter().map(MergeInput::len).collect::<Result<Option<Vec<u64>>>>()?;
+            let Some(Ok(run)) = lens.map(|lens| self.spill.reserve(lens.iter().sum(), self.engine.control)) else {
+                self.spill.free_now(&made, self.engine.control)?;
+                return Ok(None);
+            };
+            made.push(run);
+            at += count;
+        }
+        Ok((!made.is_empty()).then_some(made))
+    }
+
+    /// Merges groups of so many runs into runs that were reserved for them, side by side: each group
+    /// is merged by one thread, in its share of the memory.
+    fn to_runs(
+        &self,
+        sorted: impl Iterator<Item = MergeInput>,
+        counts: &[usize],
+        targets: Vec<Run>,
+    ) -> Result<Vec<(MergeInput, MergeResult)>> {
+        let staging = self.spill.staging()?;
+        let (control, grain) = (self.engine.control, self.merger.grain);
+        let mut runs = sorted.filter_map(|one| match one {
+            MergeInput::Run(run) => Some(run),
+            MergeInput::Compressed(_) | MergeInput::Input(_) => None,
+        });
+        let groups: Vec<Vec<Run>> = counts.iter().map(|count| runs.by_ref().take(*count).collect()).collect();
+        let connect = |_| self.engine.machine.connect(&self.engine.memory, &staging);
+        let pipes: Vec<Pipe> = (0..groups.len()).map(connect).collect::<Result<_>>()?;
+        let share = self.merger.buffers.1 / groups.len() / 4096 * 4096;
+        let outcomes: Vec<Mutex<Result<MergeResult>>> = groups.iter().map(|_| Mutex::new(Ok(MergeResult::default()))).collect();
+        run_parts(&control.progress.waits, self.merger.threads, groups.len(), |part| {
+            let merger = Merger { threads: 1, buffers: (self.merger.buffers.0 + part * share, share), ..self.merger };
+            let target = Target::Run { pipe: &pipes[part], base: targets[part].offset, grain };
+            let span = datapipes_metrics::span!(Debug, "merge_pass", [runs = groups[part].len() as u64], empty: []);
+            let merged = merger.merge_runs(&staging, &groups[part], target, &control.progress.spilled);
+            span.ended(merged.is_ok());
+            *outcomes[part].lock() = merged;
+        });
+        // No write may be in flight when this returns, and errors of merges come first.
+        let waits = control.progress.waits.begin(SortWait::Spill, self.engine.budget.threads);
+        let drained = self.blocks.drain();
+        drop(waits);
+        pipes.into_iter().for_each(|pipe| self.engine.movements.keep(MovementRole::Spill, pipe));
+        let merged = outcomes.into_iter().map(Mutex::into_inner).collect::<Result<Vec<_>>>()?;
+        drained?;
+        let mut all = Vec::with_capacity(merged.len());
+        for ((reserved, merged), group) in targets.into_iter().zip(merged).zip(groups) {
+            all.push(self.made_run(reserved, merged, group.iter().map(Run::extent).collect(), true)?);
+        }
+        Ok(all)
+    }
+
+    /// Notes in a reserved run what was merged into it, and frees what it did not need and the space
+    /// of what was merged.
+    fn made_run(
+        &self,
+        mut made: Run,
+        mut merged: MergeResult,
+        freed: Vec<Run>,
+        cuts: bool,
+    ) -> Result<(MergeInput, MergeResult)> {
+        let end = made.offset + made.len;
+        made.len = merged.bytes;
+        (made.key_index, made.sums, made.grain) =
+            (std::mem::take(&mut merged.key_index), std::mem::take(&mut merged.sums), self.merger.grain);
+        made.longest = merged.longest;
+        if cuts {
+            self.spill.cut(&made, end, self.engine.control)?;
+        }
+        self.spill.free(freed, self.engine.control)?;
+        Ok((MergeInput::Run(made), merged))
+    }
+
     /// Merges a group into a run in the spill places.
     fn to_run(&self, group: Vec<MergeInput>) -> Result<(MergeInput, MergeResult)> {
         if let Some(packer) = &self.spill.compressor {
@@ -246,26 +361,16 @@ impl<L: Layout> Passes<'_, L> {
         let lens = group.iter().map(MergeInput::len).collect::<Result<Option<Vec<u64>>>>()?;
         let known = group.iter().all(|s| matches!(s, MergeInput::Run(_)));
         let room = lens.filter(|_| known).map(|lens| lens.iter().sum());
-        let mut made = match room {
+        let made = match room {
             Some(len) => self.spill.reserve(len, self.engine.control)?,
             None => self.spill.open_ended()?,
         };
-        let end = made.offset + made.len;
         let grain = self.merger.grain;
         let freed: Vec<Run> = group.iter().filter_map(MergeInput::extent).collect();
         let pipe = self.engine.machine.connect(&self.engine.memory, &self.spill.staging()?)?;
         let outcome = self.merge(group, Target::Run { pipe: &pipe, base: made.offset, grain });
         self.engine.movements.keep(MovementRole::Spill, pipe);
-        let mut merged = outcome?;
-        made.len = merged.bytes;
-        (made.key_index, made.sums, made.grain) =
-            (std::mem::take(&mut merged.key_index), std::mem::take(&mut merged.sums), grain);
-        made.longest = merged.longest;
-        if room.is_some() {
-            self.spill.cut(&made, end, self.engine.control)?;
-        }
-        self.spill.free(freed, self.engine.control)?;
-        Ok((MergeInput::Run(made), merged))
+        self.made_run(made, outcome?, freed, room.is_some())
     }
 
     /// Begins the output, and reserves room for it if its length is known.
@@ -409,7 +514,7 @@ impl MergeInput {
     /// Returns the space of a run, which is freed after the merge.
     fn extent(&self) -> Option<Run> {
         match self {
-            MergeInput::Run(run) => Some(Run { offset: run.offset, len: run.len, ..Run::default() }),
+            MergeInput::Run(run) => Some(run.extent()),
             MergeInput::Compressed(_) | MergeInput::Input(_) => None,
         }
     }

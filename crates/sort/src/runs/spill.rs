@@ -49,6 +49,13 @@ pub(crate) struct Run {
     pub(crate) table: Option<FrameTable>,
 }
 
+impl Run {
+    /// Its space alone.
+    pub(crate) fn extent(&self) -> Run {
+        Run { offset: self.offset, len: self.len, ..Run::default() }
+    }
+}
+
 /// The files of the runs of a finished sort. Freeing large files takes time (0.14 s a GB where the
 /// file system discards what it frees), during which nobody needs to wait for the sort.
 ///

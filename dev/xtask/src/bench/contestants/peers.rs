@@ -1,10 +1,11 @@
-//! The Python in which DuckDB and Polars live: `.venv/bench`, made on first use.
+//! The Python in which DuckDB, Polars and ClickHouse live (`.venv/bench`), and the sort of uutils
+//! (`.venv/uutils`). Both are made on first use.
 
 use crate::steps;
 use std::path::PathBuf;
 use std::process::Command;
 
-const PACKAGES: [&str; 3] = ["duckdb", "polars", "numpy"];
+const PACKAGES: [&str; 4] = ["duckdb", "polars", "numpy", "chdb"];
 
 pub(in crate::bench) struct Python {
     /// The interpreter, or why there is none.
@@ -23,6 +24,20 @@ impl Python {
         let version = steps::first_line(Command::new(&program).args(["-c", &code]));
         version.map(|version| (program, version)).ok_or(format!("{name} cannot be imported in .venv/bench"))
     }
+}
+
+/// Returns the sort of uutils and its version, or why it cannot be measured.
+pub(in crate::bench) fn uutils_sort() -> Result<(PathBuf, String), String> {
+    let folder = steps::root().join(".venv/uutils");
+    let program = folder.join("bin/sort");
+    let version = || steps::first_line(Command::new(&program).arg("--version"));
+    if version().is_none() {
+        println!("    building the sort of uutils into {}", folder.display());
+        steps::finish(Command::new("cargo").args(["install", "-q", "uu_sort", "--root"]).arg(&folder))
+            .map_err(|e| format!("the sort of uutils cannot be built: {e}"))?;
+    }
+    let version = version().ok_or(format!("{} does not run", program.display()))?;
+    Ok((program, version))
 }
 
 pub(in crate::bench) fn script(name: &str) -> PathBuf {

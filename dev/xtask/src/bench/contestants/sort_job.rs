@@ -60,6 +60,28 @@ impl SortJob<'_> {
         self.python("Polars", "polars", "polars_sort.py", note, None)
     }
 
+    /// ClickHouse within a Python program (chdb), which is what `clickhouse local` runs.
+    pub(in crate::bench) fn clickhouse(&self) -> Contestant {
+        let memory = (self.budget_bytes >> 1).to_string();
+        let note = "LineAsString, ORDER BY, to a file; max_bytes_before_external_sort is half of the budget";
+        self.python("ClickHouse", "chdb", "clickhouse_sort.py", note, Some(memory))
+    }
+
+    pub(in crate::bench) fn uutils(&self) -> Contestant {
+        let found = peers::uutils_sort();
+        let version = found.as_ref().map(|(_, version)| version.clone()).unwrap_or_default();
+        let (input, spill, budget) = (self.input.path.clone(), spill_dir(self.context), self.budget_mib());
+        let command = found.map(|(program, _)| {
+            Box::new(move |output: &Path| {
+                let mut command = Command::new(&program);
+                command.arg("-S").arg(&budget).arg(format!("--parallel={}", cores())).arg("-T").arg(&spill);
+                command.arg("-o").arg(output).arg(&input).env("LC_ALL", "C");
+                command
+            }) as MakeCommand
+        });
+        self.contestant("uutils sort", &version, "LC_ALL=C, whole lines", command)
+    }
+
     fn python(
         &self,
         name: &str,

@@ -7,7 +7,8 @@ use crate::bench::measuring::turns;
 use crate::bench::measuring::verify::Order;
 use crate::bench::records::record::{Record, Target};
 
-pub(in crate::bench) const ABOUT: &str = "1 GB that fits into 8 GiB: dpipe, GNU sort, DuckDB, Polars";
+pub(in crate::bench) const ABOUT: &str =
+    "1 GB that fits into 8 GiB: dpipe, GNU sort, DuckDB, Polars, ClickHouse, uutils";
 
 pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(1_000_000_000);
@@ -20,7 +21,7 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let mut contestants = Vec::new();
     let mut record = context.record();
     for job in &jobs {
-        contestants.extend([job.dpipe(&[]), job.gnu(), job.duckdb(), job.polars()]);
+        contestants.extend([job.dpipe(&[]), job.gnu(), job.duckdb(), job.polars(), job.clickhouse(), job.uutils()]);
         record.inputs.push(job.describe(job.label)?);
     }
     let as_records = SortJob { order: Order::Records, label: "ASCII as records", ..job("", &ascii, true) };
@@ -29,7 +30,7 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
 
     for job in &jobs {
         let name = |who: &str| format!("{who}, {}", job.label);
-        let peers = ["GNU sort", "DuckDB", "Polars"].map(name);
+        let peers = ["GNU sort", "DuckDB", "Polars", "ClickHouse", "uutils sort"].map(name);
         let wall = |peer: &String| record.median(peer, "wall_s").unwrap_or(f64::INFINITY);
         let best = peers.iter().min_by(|a, b| wall(a).total_cmp(&wall(b))).cloned().unwrap_or_default();
         for peer in &peers {
