@@ -226,7 +226,7 @@ fn a_signal_that_comes_after_the_work_ends_the_program() {
         let mut traced = Command::new("strace");
         traced.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=linkat,renameat2,renameat"]);
         traced
-            .args(["-e", "inject=linkat,renameat2,renameat:delay_exit=4000000", env!("CARGO_BIN_EXE_dpipe")])
+            .args(["-e", "inject=linkat,renameat2,renameat:delay_exit=20000000", env!("CARGO_BIN_EXE_dpipe")])
             .args(words);
         let mut child = traced.current_dir(folder.at()).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         until("the output has its name", || folder.path(output).exists());

@@ -419,7 +419,7 @@ fn a_stop_is_nobodys_fault() {
     let at = folder.at();
     // It is stopped while it works, however long it took to begin.
     let run = "dpipe log bench --dir . --seconds 2 --report-html p.json & until ls dpipe-log-bench-*/*.log || ! kill -0 \
-               $!; do sleep 0.01; done; sleep 0.3; kill -STOP $!; sleep 6; kill -CONT $!; wait $!";
+               $!; do sleep 0.01; done; sleep 0.3; kill -STOP $!; sleep 12; kill -CONT $!; wait $!";
     let text = sentence(at, run);
     let part = text.split("it was stopped, or the host took its cores").nth(1).unwrap_or_else(|| panic!("{text}"));
     let percent: f64 = part.trim_start_matches([',', ' ']).split('%').next().unwrap().parse().unwrap();

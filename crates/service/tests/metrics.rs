@@ -117,7 +117,7 @@ fn hostile_clients_hold_neither_the_service_nor_its_memory() {
     answer(connect(port), GET);
     let memory = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", service.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
     let before = memory();
