@@ -100,8 +100,7 @@ impl<L: Layout> Engine<'_, L> {
         let each = self.budget.slots().into_iter().map(|(slot, len)| (slot - at, len)).collect();
         let slots = SlotPool { all, each, whole_first: self.fits, carry: self.budget.carry() };
         let feed = InputReader::new(self.machine, &self.memory, inputs, &self.movements, self.control);
-        let chunks = (self.budget.chunk, self.budget.chunks_in_flight);
-        let mut filler = SlotFiller::new(self.layout, feed, self.control, chunks, slots, long)?;
+        let mut filler = SlotFiller::new(self.layout, feed, self.control, self.budget.chunk, slots, long)?;
         let (free, to_fill) = mpsc::channel::<Dram>();
         let (filled, to_sort) = mpsc::channel::<Result<FilledSlot>>();
         let lanes = SorterContext {

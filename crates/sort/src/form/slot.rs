@@ -26,6 +26,8 @@ use crate::records::layout::Layout;
 use crate::records::tally::Tally;
 use crate::waits::SortWait;
 
+/// The most chunks in flight at once.
+pub(crate) const MAX_CHUNKS_IN_FLIGHT: usize = 8;
 const ALIGN: usize = 4096;
 const ENTRY: usize = size_of::<Entry>();
 /// Room behind the chunks of a slot: for a terminator that the last line of a source lacks, and for
@@ -122,7 +124,6 @@ pub(crate) struct SlotFiller<'a, L> {
     feed: InputReader<'a>,
     control: &'a Control,
     chunk: usize,
-    chunks_in_flight: usize,
     slots: SlotPool,
     /// Slots that are free to be filled.
     free: Vec<Dram>,
@@ -178,7 +179,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         layout: &'a L,
         feed: InputReader<'a>,
         control: &'a Control,
-        (chunk, chunks_in_flight): (usize, usize),
+        chunk: usize,
         slots: SlotPool,
         long: Option<&'a LongLines<'a>>,
     ) -> Result<Self> {
@@ -191,7 +192,6 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             feed,
             control,
             chunk,
-            chunks_in_flight,
             slots,
             free: Vec::new(),
             away: 0,
@@ -303,7 +303,7 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         let mut flying: VecDeque<Chunk> = VecDeque::new();
         loop {
             self.control.check()?;
-            while !s.full && flying.len() < self.chunks_in_flight && (flying.is_empty() || self.feed.may_ask()) {
+            while !s.full && flying.len() < MAX_CHUNKS_IN_FLIGHT && (flying.is_empty() || self.feed.may_ask()) {
                 let Some(begin) = self.feed.prepare(!flying.is_empty())? else { break };
                 // Numbers lie without gaps; if that misaligns memory, the backend uses bounce
                 // buffers.

@@ -9,6 +9,7 @@
 
 use datapipes_core::{Error, ErrorKind, Result};
 
+use crate::form::slot::MAX_CHUNKS_IN_FLIGHT;
 use crate::records::entry::MAX_SLOT;
 use crate::runs::checksum;
 
@@ -25,11 +26,6 @@ const MIN_BLOCK: usize = 64 << 10;
 /// blocks are no longer empty. 400 MB in 16 MiB took 4.0 CPU s with 6 such blocks, and 5.0 with 16
 /// of 64 KiB (benchmarks/results/2026-11-25-sort-16mib-blocks.md).
 const LONG_BLOCK: usize = 256 << 10;
-/// The chunks of the input that are read at once.
-const CHUNKS: usize = 8;
-/// Chunks where memory is scarce: few long ones, as for blocks.
-const LONG_CHUNK: usize = 128 << 10;
-const FEW_CHUNKS: usize = 4;
 /// The smallest buffer for reading a run, unless memory is scarce.
 const MIN_BUFFER: usize = 64 << 10;
 /// With at most this much memory, the number of passes over the data decides how long a sort takes.
@@ -51,9 +47,8 @@ pub(crate) struct Budget {
     pub(crate) pool: usize,
     pub(crate) block: usize,
     pub(crate) blocks: usize,
-    /// Bytes of one read of the input.
+    /// Bytes of one read.
     pub(crate) chunk: usize,
-    pub(crate) chunks_in_flight: usize,
     /// Threads that sort and merge. There are fewer than were asked for if the memory is too small
     /// for all.
     pub(crate) threads: usize,
@@ -109,22 +104,21 @@ impl Budget {
 
     fn of(memory: usize, threads: usize) -> Budget {
         let rest = memory.saturating_sub((9 << 20) + threads * (256 << 10) + memory / 256);
-        let (block, blocks, chunk, chunks) = if memory <= SCARCE_MEMORY {
-            (LONG_BLOCK, 2 * threads + 2, LONG_CHUNK, FEW_CHUNKS)
+        let (block, blocks, chunk) = if memory <= SCARCE_MEMORY {
+            (LONG_BLOCK, 2 * threads + 2, MIN_BLOCK)
         } else {
             let blocks = 4 * threads + 8;
             // At most an eighth of the memory is used for output blocks.
             let block = prev_power_of_two(rest / (8 * blocks)).clamp(MIN_BLOCK, MAX_BLOCK);
-            (block, blocks, block, CHUNKS)
+            (block, blocks, block)
         };
-        let pool = rest.saturating_sub(chunks * chunk) / 4096 * 4096;
+        let pool = rest.saturating_sub(MAX_CHUNKS_IN_FLIGHT * chunk) / 4096 * 4096;
         let arenas_at = (block * blocks).next_multiple_of(ARENA_GRAIN);
         Budget {
             pool,
             block,
             blocks,
             chunk,
-            chunks_in_flight: chunks,
             threads,
             concurrent_slots: threads.min(MAX_CONCURRENT_SLOTS),
             arenas_at,
@@ -142,7 +136,7 @@ impl Budget {
     /// The most bytes that are kept on the heap between two slots: the chunks in flight when a slot
     /// is full.
     pub(crate) fn carry(&self) -> usize {
-        self.chunks_in_flight * self.chunk
+        MAX_CHUNKS_IN_FLIGHT * self.chunk
     }
 
     /// Limits the useful memory for an input of `total` bytes that does not fit.
