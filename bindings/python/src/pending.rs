@@ -305,6 +305,9 @@ fn carry_out(
         && let Some(watched) = watched_pipe(py, opened, told)?
         && attached(py, || watched.start(offset, target, op))?
     {
+        if UNDER_WAY.lock().is_empty() {
+            watched.look();
+        }
         return Ok(Carrier::Watched(watched));
     }
     if let Some(tell) = tell {

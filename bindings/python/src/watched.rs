@@ -8,6 +8,10 @@
 //! which would cost two more wake-ups otherwise. Where several are under way, the runtime's thread
 //! copies and submits beside the loop, so all but the first are left to it.
 //!
+//! A turn of the loop takes 60 us of the processor, which is longer than a quick disk takes for the read. So
+//! where nothing else is under way, and the last reads were done that soon, the caller looks for the
+//! read's end for [`MAX_LOOK`] before it goes to the loop.
+//!
 //! The ring fills memory of this pipe, and the loop copies from there. So a loop that is gone leaves
 //! nothing that a device writes to.
 //!
@@ -16,6 +20,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use datapipes::locks::Mutex;
 use datapipes::memory::{Access, RawLease};
@@ -28,6 +33,15 @@ use crate::pending::Op;
 
 /// The longest read that it serves. The loop's thread copies it.
 const MAX_LEN: u64 = 64 << 10;
+
+/// So long a caller looks for the end of a read, at most. The loop does nothing else meanwhile.
+const MAX_LOOK: Duration = Duration::from_micros(100);
+
+/// So long callers look together, at most, until the loop has had a turn.
+const MAX_LOOKS: Duration = Duration::from_millis(1);
+
+/// So many reads are not looked for, at most, after those that took longer.
+const MAX_PASSED: u32 = 1023;
 
 /// All of them, for those who ask beside their loops. Locked only by holders of the interpreter's lock.
 static ALL: Mutex<Vec<Weak<WatchedPipe>>> = Mutex::new(Vec::new());
@@ -61,10 +75,23 @@ struct Read {
     op: Arc<Op>,
 }
 
+/// Whether to look for the end of the next read.
+#[derive(Default)]
+struct Looks {
+    /// How long callers have looked since the loop had a turn.
+    held: Duration,
+    /// So many reads are not looked for.
+    pass: u32,
+    /// How many were not, the last time: twice as many after the next one that takes long.
+    passed: u32,
+}
+
 /// A pipe into memory for one read. The lock is taken only by holders of the interpreter's lock.
 pub(crate) struct WatchedPipe {
     /// Before the pipe, whose queue waits for what is under way.
     read: Mutex<Option<Read>>,
+    /// Locked likewise.
+    looks: Mutex<Looks>,
     pipe: Pipe,
     memory: Dram,
     /// The block of the file, by which reads are rounded.
@@ -89,8 +116,8 @@ impl WatchedPipe {
         let Some(event) = pipe.event()? else { return Ok(None) };
         let watch = told.watch().clone();
         watch.add(event)?;
-        let (read, owner) = (Mutex::default(), OwningProcess::here());
-        let made = Arc::new(WatchedPipe { read, pipe, memory, block, watch, told: Arc::downgrade(told), owner });
+        let (read, looks, owner) = (Mutex::default(), Mutex::default(), OwningProcess::here());
+        let made = Arc::new(WatchedPipe { read, looks, pipe, memory, block, watch, told: Arc::downgrade(told), owner });
         told.add(&made);
         let mut all = ALL.lock();
         all.retain(|known| known.strong_count() > 0);
@@ -114,6 +141,36 @@ impl WatchedPipe {
         *read = Some(Read { transfer, skip: skip as usize, target, op: op.clone() });
         UNDER_WAY.fetch_add(1, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// Looks for the end of the read that was just started, for a short while, if the last ones ended
+    /// so soon.
+    pub(crate) fn look(&self) {
+        let mut looks = self.looks.lock();
+        if looks.held >= MAX_LOOKS {
+            return;
+        }
+        if looks.pass > 0 {
+            looks.pass -= 1;
+            return;
+        }
+        let begun = Instant::now();
+        loop {
+            let is_done = self.poll().is_some();
+            let held = begun.elapsed();
+            if is_done || held >= MAX_LOOK {
+                looks.held += held;
+                looks.passed = if is_done { 0 } else { (2 * looks.passed + 1).min(MAX_PASSED) };
+                looks.pass = looks.passed;
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The loop had a turn.
+    pub(crate) fn note_turn(&self) {
+        self.looks.lock().held = Duration::ZERO;
     }
 
     /// As [`poll`](Self::poll), for others than the loop, which no longer sees the ring readable.

@@ -369,6 +369,36 @@ def test_a_read_that_its_loop_watches_outlives_the_loop(path):
             raise AssertionError("the read is under way for ever")
 
 
+def test_quick_reads_let_the_loop_go_on(path, pattern):
+    """The end of a quick read is looked for without a turn of the loop, which has one every millisecond all the same."""
+    expected = pattern(5 * MIB + 17)
+
+    async def many(file):
+        turns = 0
+
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.ensure_future(others())
+        await asyncio.sleep(0)
+        target = bytearray(4096)
+        for at in range(1200):
+            assert await file.pread_async(target, at * 4096 + 1) == 4096
+            assert target == expected[at * 4096 + 1 :][:4096]
+        beside.cancel()
+        return turns
+
+    forget(path)
+    with dp.open(path) as file:
+        if file.cached_share() != 0.0:
+            pytest.skip("the file system keeps its files in memory, or the kernel does not tell")
+        # No disk answers in less than 5 us, so the loop has a turn for 200 reads at least.
+        assert asyncio.run(many(file)) >= 6
+
+
 def test_a_child_leaves_the_read_that_the_parents_loop_watches(path, pattern):
     async def many(file):
         for at in range(20):

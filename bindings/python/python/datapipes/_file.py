@@ -21,14 +21,18 @@ class File(_datapipes.File):
         """Fill ``buffer`` from ``offset`` and return the number of bytes.
 
         A task that is cancelled no longer waits; the transfer goes on and keeps the buffer until
-        it is done. Up to 1 MiB that the page cache has is read at once.
+        it is done. Up to 1 MiB that the page cache has is read at once, and what a quick disk has
+        within 100 us is waited for without a turn of the loop (for at most 1 ms until it has had one).
         """
         done = self._at_once(buffer, offset)
         if done is not None:
             return done
         loop = asyncio.get_running_loop()
         notifier = notifier_of(loop)
-        return await notifier.wait(loop, self._start(buffer, offset, notifier.notifier))
+        pending = self._start(buffer, offset, notifier.notifier)
+        if pending.done():
+            return pending.result(0)
+        return await notifier.wait(loop, pending)
 
     def report(self) -> Report:
         """What was moved by blocking calls, by primitive."""

@@ -26,16 +26,15 @@ const MIN_BLOCK: usize = 64 << 10;
 /// blocks are no longer empty. 400 MB in 16 MiB took 4.0 CPU s with 6 such blocks, and 5.0 with 16
 /// of 64 KiB (benchmarks/results/2026-11-25-sort-16mib-blocks.md).
 const LONG_BLOCK: usize = 256 << 10;
-/// The smallest buffer for reading a run, unless memory is scarce.
+/// The smallest buffer for reading a run. Shorter reads cost more than the passes that they save: 3 GB
+/// in 16 MiB took 34 CPU s with buffers of 32 KiB and two threads, 27 with 64 KiB and one, in the same
+/// time (benchmarks/results/2026-11-28-sort-16mib.md).
 const MIN_BUFFER: usize = 64 << 10;
-/// With at most this much memory, the number of passes over the data decides how long a sort takes.
-/// So a pass takes twice as many runs, with smaller buffers.
+/// With at most this much memory, there are checksums for less, so that buffers can be small.
 const SCARCE_MEMORY: usize = 24 << 20;
-/// The buffers where memory is scarce.
-const SMALL_BUFFER: usize = 32 << 10;
 /// With fewer runs than this in a pass, another thread costs more than it gains.
 const FEW_RUNS: usize = 24;
-/// Smaller buffers need more checksums. They may take the memory divided by this.
+/// Small buffers need more checksums. They may take the memory divided by this.
 const MAX_SUMS_PART: usize = 12;
 /// Arenas start at multiples of this, so that huge pages and registered buffers do not straddle
 /// them.
@@ -61,7 +60,6 @@ pub(crate) struct Budget {
     useful: usize,
     /// Bytes of spilled runs for each checksum.
     pub(crate) grain: usize,
-    least_buffer: usize,
 }
 
 impl Budget {
@@ -70,15 +68,14 @@ impl Budget {
     pub(crate) fn new(memory: u64, threads: usize, total: Option<u64>, weight: f64) -> Result<Budget> {
         let memory = usize::try_from(memory.max(MIN_MEMORY)).unwrap_or(usize::MAX);
         let total = total.unwrap_or((memory as u64).saturating_mul(64));
-        let sums = usize::try_from(total / SMALL_BUFFER as u64).unwrap_or(usize::MAX).saturating_mul(size_of::<u32>());
-        let small_buffers = memory <= SCARCE_MEMORY && sums <= memory / MAX_SUMS_PART;
-        let left = if small_buffers { memory - sums } else { memory };
+        let sums = usize::try_from(total / MIN_BUFFER as u64).unwrap_or(usize::MAX).saturating_mul(size_of::<u32>());
+        let small_grains = memory <= SCARCE_MEMORY && sums <= memory / MAX_SUMS_PART;
+        let left = if small_grains { memory - sums } else { memory };
         let among = |threads: usize| {
             let mut budget = Budget::of(left, threads);
             budget.grain = checksum::grain(total, memory, budget.block);
-            if small_buffers {
-                budget.least_buffer = SMALL_BUFFER;
-                budget.grain = budget.grain.min(SMALL_BUFFER);
+            if small_grains {
+                budget.grain = budget.grain.min(MIN_BUFFER);
             }
             budget
         };
@@ -124,13 +121,12 @@ impl Budget {
             arenas_at,
             useful: pool,
             grain: block,
-            least_buffer: MIN_BUFFER,
         }
     }
 
     /// The smallest useful buffer for reading a run.
     pub(crate) fn min_buffer(&self) -> usize {
-        self.least_buffer.max(self.grain)
+        MIN_BUFFER.max(self.grain)
     }
 
     /// The most bytes that are kept on the heap between two slots: the chunks in flight when a slot

@@ -300,7 +300,8 @@ impl<L: Layout> Passes<'_, L> {
         let connect = |_| self.engine.machine.connect(&self.engine.memory, &staging);
         let pipes: Vec<Pipe> = (0..groups.len()).map(connect).collect::<Result<_>>()?;
         let share = self.merger.buffers.1 / groups.len() / 4096 * 4096;
-        let outcomes: Vec<Mutex<Result<MergeResult>>> = groups.iter().map(|_| Mutex::new(Ok(MergeResult::default()))).collect();
+        let outcomes: Vec<Mutex<Result<MergeResult>>> =
+            groups.iter().map(|_| Mutex::new(Ok(MergeResult::default()))).collect();
         run_parts(&control.progress.waits, self.merger.threads, groups.len(), |part| {
             let merger = Merger { threads: 1, buffers: (self.merger.buffers.0 + part * share, share), ..self.merger };
             let target = Target::Run { pipe: &pipes[part], base: targets[part].offset, grain };
