@@ -478,9 +478,9 @@ fn all_cores_drop_duplicates_as_the_system_does() {
         let expected = system_sort(&gnu, arguments, std::slice::from_ref(&input));
         let threads = random.pick(&[2, 3]);
         let enough = if start.is_empty() { threads } else { 1 };
-        // 16 MiB are too little for ranges of all runs, and 20 MiB if there are three threads.
+        // 16 MiB are too little for ranges of all runs, and 24 MiB if there are three threads.
         let all = (threads == 2).then_some(enough);
-        for (mib, fan_in, merging) in [(20, 0, all), (20, 4, Some(enough)), (16, 0, None)] {
+        for (mib, fan_in, merging) in [(24, 0, all), (24, 4, Some(enough)), (16, 0, None)] {
             let name = format!("seed {seed} (sort {arguments:?}, threads {threads}, {mib} MiB, fan-in {fan_in})");
             let job = folder.job(format.clone(), std::slice::from_ref(&input)).unique(unique).threads(threads);
             let report = sort(job.memory_bytes(mib << 20).fan_in(fan_in)).unwrap_or_else(|e| panic!("{name}: {e}"));
