@@ -79,7 +79,7 @@ fn blocks_of_all_sizes_and_many_of_them_arrive_and_nothing_is_left() {
             let (mut sender, mut receiver) = ends_of(&mut session, cap);
             std::thread::scope(|scope| {
                 let lengths = [0, 1, 2, 63, 64, 65, 4097, 65_535, 65_537, 1_000_003, 5 << 20];
-                let all = (0..400).map(|n| lengths[n % 7]).chain(lengths);
+                let all = (0..400).map(move |n| lengths[n % 7]).chain(lengths);
                 let sent = all.clone();
                 scope.spawn(move || {
                     for (n, len) in sent.enumerate() {

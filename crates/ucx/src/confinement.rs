@@ -1,8 +1,8 @@
-//! What a process that a peer of UCX could take over may do, so that the peer has gained nothing but
-//! what it was given: the holder of an export, or a bridge of a link.
+//! What a process that a peer of UCX could take over may do, so that the peer has gained nothing
+//! but what it was given: the holder of an export, or a bridge of a link.
 //!
-//! Over TCP and shared memory a peer of UCX can write any memory of the process, its stack included,
-//! and so run code in it. It has what it moves, and nothing else that is worth having:
+//! Over TCP and shared memory a peer of UCX can write any memory of the process, its stack
+//! included, and so run code in it. It has what it moves, and nothing else that is worth having:
 //!
 //! * Landlock, before UCX is loaded: files below system folders can be read, and nothing can be
 //!   written, but RDMA's devices. No signal reaches others. Tracing others is refused.
@@ -10,9 +10,9 @@
 //!   descriptors that there are, and over connections that come in. No program, process or thread
 //!   starts, nothing connects or listens, no memory becomes executable.
 //!
-//! Rejected for holders: another user without rights, as for the devices of the fabric, since a peer
-//! of shared memory must be of the same user. A holder of shared memory can therefore attach other
-//! System V segments of its user, which its client can do anyway.
+//! Rejected for holders: another user without rights, as for the devices of the fabric, since a
+//! peer of shared memory must be of the same user. A holder of shared memory can therefore attach
+//! other System V segments of its user, which its client can do anyway.
 
 use std::collections::BTreeMap;
 
@@ -183,8 +183,8 @@ fn allowed(used_for: ConfinedUse<'_>) -> Result<Rules, seccompiler::BackendError
         }
     } else {
         if matches!(used_for, ConfinedUse::Messages(_)) {
-            // UCX gathers what it sends by TCP. Nobody who takes descriptors listens: a device takes
-            // them from its controller alone.
+            // UCX gathers what it sends by TCP. Nobody who takes descriptors listens: a device
+            // takes them from its controller alone.
             rules.insert(libc::SYS_sendmsg, Vec::new());
         }
         if used_for != ConfinedUse::Nothing {

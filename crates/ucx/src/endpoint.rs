@@ -52,11 +52,11 @@ unsafe impl Send for PeerRequest {}
 /// The outcome of an operation that was started or asked.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is done.
+    /// The operation is done.
     Done,
-    /// It goes on.
+    /// The operation goes on.
     Pending(PeerRequest),
-    /// It failed, with UCX's number.
+    /// The operation failed, with UCX's number.
     Failed(Status),
 }
 

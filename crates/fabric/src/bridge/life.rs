@@ -4,6 +4,7 @@
 //! It ends with its controller, if that did not kill it before.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result};
 use datapipes_ucx::{ConfinedUse, PeerMessages, Ucx, UcxSettings, UcxUse, UcxWorker, confine_calls, confine_paths};
@@ -16,6 +17,8 @@ use super::spec::{BridgeSaid, BridgeTold, BridgedBytes, MAX_ADDRESS_BYTES};
 use crate::control::packet::{self, Arrived, PACKET_BYTES};
 use crate::process::sandbox::become_nobody;
 
+/// How long a bridge waits to be ended with its controller.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// The most descriptors of a bridge. UCX has some for each interface.
 const MAX_DESCRIPTORS: u64 = 256;
 /// The most bytes of its own memory, the stacks of UCX's threads included.
@@ -30,8 +33,12 @@ pub(crate) fn live(controller: OwnedFd) -> Result<()> {
         Ok(bytes) => (BridgeSaid::Ended(bytes), Ok(())),
         Err(e) => (BridgeSaid::failed(&e), Err(e)),
     };
-    // A controller that has gone hears nothing.
-    let _ = packet::send(controller.as_fd(), &said, &[]);
+    if packet::send(controller.as_fd(), &said, &[]).is_err() {
+        // The controller is about to be dead, and this process with it (see `limit`). Its
+        // application has learned that by then, so it does not take the end of this bridge's socket
+        // for that of the other side.
+        std::thread::sleep(FAREWELL);
+    }
     outcome
 }
 

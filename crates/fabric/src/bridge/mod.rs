@@ -13,8 +13,8 @@
 //! A bridge sleeps until the socket, UCX or the controller has something. It takes from the socket
 //! only what the peer has room for, so a slow receiver holds its sender back as over a socket, and
 //! its memory is bounded. The end of either direction, and a side that takes no more, are passed on
-//! as they are over a socket. A bridge ends well only when both sides have everything; whatever else
-//! ends it closes its socket, and the device learns that the other side has gone.
+//! as they are over a socket. A bridge ends well only when both sides have everything; whatever
+//! else ends it closes its socket, and the device learns that the other side has gone.
 //!
 //! | file | what it holds |
 //! |---|---|

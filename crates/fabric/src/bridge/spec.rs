@@ -15,7 +15,7 @@ pub(crate) const MAX_ADDRESS_BYTES: usize = 4 << 10;
 pub(crate) enum BridgeTold {
     /// The first message, with the end of the socket whose bytes it moves.
     Begin(UcxSettings),
-    /// Where the peer is.
+    /// The address of the peer.
     Peer(Vec<u8>),
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum BridgeTold {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum BridgeSaid {
-    /// Where it is.
+    /// The address of the bridge.
     Address(Vec<u8>),
     /// The peer has answered, and the bridge is confined.
     Met,
@@ -36,9 +36,9 @@ pub(crate) enum BridgeSaid {
 /// The bytes that a bridge has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BridgedBytes {
-    /// From its socket to the peer.
+    /// The bytes that went from its socket to the peer.
     pub(crate) sent: u64,
-    /// From the peer.
+    /// The bytes that came from the peer.
     pub(crate) received: u64,
 }
 

@@ -21,9 +21,9 @@
 //! [`Key`]. With `Session::secure_links` (feature `tls`) they talk over TLS, and each must have a
 //! certificate that the other believes. Each creates, delegates and revokes only its own end.
 //!
-//! A link by UCX has a process beside each end (see `bridge`), which the controller starts, and kills
-//! when the link is revoked or has lost its other half. Two controllers exchange the addresses of
-//! their bridges in their conversation, sealed.
+//! A link by UCX has a process beside each end (see `bridge`), which the controller starts, and
+//! kills when the link is revoked or has lost its other half. Two controllers exchange the
+//! addresses of their bridges in their conversation, sealed.
 //!
 //! An endpoint is taken away as follows. The controller changes the channel's state word, which
 //! wakes and stops both ends. It shuts sockets down, which applies to every copy of them. It tells

@@ -110,8 +110,8 @@ impl Agreed {
         if differs { Err(stranger()) } else { Ok(()) }
     }
 
-    /// Keys for what the controllers say to each other afterwards. The ends have others, so no number
-    /// is used twice under one key.
+    /// Keys for what the controllers say to each other afterwards. The ends have others, so no
+    /// number is used twice under one key.
     pub(super) fn keys_of_controllers(&self) -> Keys {
         let derived = |key: &[u8; 32]| {
             let mut made = [0; 32];

@@ -232,8 +232,8 @@ pub enum DeviceEvent {
         /// The report on the stream.
         report: StreamReport,
     },
-    /// A link to another controller was connected, or cannot be connected; or a link by UCX has lost
-    /// its bridge.
+    /// A link to another controller was connected, or cannot be connected; or a link by UCX has
+    /// lost its bridge.
     Link {
         /// The capability of the link.
         cap: Cap,

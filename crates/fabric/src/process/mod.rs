@@ -20,9 +20,9 @@ use crate::control::protocol::{BRIDGE, CONTROLLER, DEVICE};
 use crate::device::Functions;
 
 /// If this process was started as a controller, a device or a bridge, runs as that, and returns the
-/// exit code for `main`. Call it first in `main`, before there are threads: a device with another thread,
-/// also one that a library started when it was loaded, would not be confined, and ends with an
-/// error that says so.
+/// exit code for `main`. Call it first in `main`, before there are threads: a device with another
+/// thread, also one that a library started when it was loaded, would not be confined, and ends with
+/// an error that says so.
 pub fn enter(functions: &Functions) -> Option<ExitCode> {
     // The first argument of another program may be anything.
     let role = std::env::args_os().nth(1)?.into_string().ok()?;

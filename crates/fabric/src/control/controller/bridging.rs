@@ -98,7 +98,9 @@ impl EndBridge {
                 }
                 Some(BridgeSaid::Met) if self.is_told && !self.is_met => self.is_met = true,
                 Some(BridgeSaid::Ended(bytes)) if self.is_met => self.ended = Some(bytes.sent),
-                Some(BridgeSaid::Failed { kind, errno, text }) => return Err(relayed(&kind, errno, text)),
+                Some(BridgeSaid::Failed { kind, errno, text }) => {
+                    return Err(relayed(&kind, errno, text).within("a bridge of a link by UCX"));
+                }
                 Some(_) => return Err(Error::new(ErrorKind::Corrupt, "bridge", "a bridge broke its protocol")),
             }
         }

@@ -156,8 +156,8 @@ impl Session {
     }
 
     /// Creates a channel between two parties of this machine over the given carrier. The capability
-    /// has all rights to it. Over UCX it returns when two processes have started and have met, which
-    /// takes some tenths of a second.
+    /// has all rights to it. Over UCX it returns when two processes have started and have met,
+    /// which takes a moment.
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape, `OutOfMemory`, and errors of making sockets. `Unavailable`
@@ -235,8 +235,8 @@ impl Session {
         self.done(&Ask::Secure { identity: Box::new(identity.clone()) })
     }
 
-    /// Lets links of [`LinkCarrier::Ucx`](super::super::LinkCarrier) that are offered or joined from
-    /// now on go by UCX, as the options say. They must say that the network is trusted.
+    /// Lets links of [`LinkCarrier::Ucx`](super::super::LinkCarrier) that are offered or joined
+    /// from now on go by UCX, as the options say. They must say that the network is trusted.
     ///
     /// # Errors
     /// `Unavailable` where the controller has ended.
