@@ -253,19 +253,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loading_leaves_the_handlers_of_signals_as_they_were() {
-        let before: Vec<_> = FatalHandlers::now().0.iter().map(|(_, action)| action.sa_sigaction).collect();
-        match Ucx::get() {
-            Err(why) => println!("SKIPPED: handlers of signals: {why}"),
-            Ok(ucx) => {
-                println!("UCX {}", ucx.version);
-                let after: Vec<_> = FatalHandlers::now().0.iter().map(|(_, action)| action.sa_sigaction).collect();
-                assert_eq!(before, after);
-            }
-        }
-    }
-
-    #[test]
     fn what_is_not_installed_is_named_with_its_package() {
         let why = Library::open("libucp.so.999").err().unwrap_or_default();
         assert!(why.contains("libucp.so.999") && why.contains("libucx0"), "{why}");
