@@ -6,16 +6,18 @@
 mod scene;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::{Cap, Rights};
 use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
-use datapipes_fabric::control::{DeviceEvent, Encryption, Key, LinkCarrier, LinkSpec, Session, UcxLinkOptions};
+use datapipes_fabric::control::{
+    DeviceEvent, Encryption, Key, LinkCarrier, LinkSpec, Program, Session, UcxLinkOptions,
+};
 use datapipes_fabric::placement::{DeviceGraph, Placement};
 use datapipes_fabric::transport::{Carrier, Receiver, Sender};
 use datapipes_testkit::bounded;
-use datapipes_testkit::child::in_child;
 use rustix::process::{Pid, Signal, kill_process};
 use scene::*;
 
@@ -263,28 +265,26 @@ fn without_ucx_a_link_is_refused_and_the_package_is_named() {
     for name in ["libucs.so.0", "libucp.so.0"] {
         std::fs::write(folder.join(name), "no library").unwrap();
     }
-    let path = folder.join("");
-    in_child(&|| {
-        // SAFETY: this process is a copy with one thread.
-        #[allow(unsafe_code)]
-        unsafe {
-            std::env::set_var("LD_LIBRARY_PATH", &path);
-        }
-        let mut session = session();
-        let before = session.status().unwrap();
-        let e = session.channel_over(SHAPE, Carrier::Ucx).unwrap_err();
-        assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
-        assert!(e.to_string().contains("libucx0"), "{e}");
-        let mut graph = DeviceGraph::new(SHAPE, Trust::Copy).over(Carrier::Ucx);
-        let node = graph.device("one", transform("forward"), Vec::new());
-        graph.connect(DeviceGraph::APPLICATION, node).unwrap();
-        graph.connect(node, DeviceGraph::APPLICATION).unwrap();
-        let e = graph.start(&mut session, Placement::DistributedResourceSide).map(drop).unwrap_err();
-        assert!(e.kind() == ErrorKind::Unavailable && e.to_string().contains("libucx0"), "{e}");
-        nothing_is_left(&mut session, &before);
-        // Everything else works.
-        assert!(session.channel_over(SHAPE, Carrier::UnixSocket).is_ok());
-    });
+    let Program::At(program) = program() else { unreachable!() };
+    let script = folder.join("program");
+    let folder = folder.join("");
+    let text = format!("#!/bin/sh\nLD_LIBRARY_PATH={} exec {} \"$@\"\n", folder.display(), program.display());
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut session = Session::start(&Program::At(script)).unwrap();
+    let before = session.status().unwrap();
+    let e = session.channel_over(SHAPE, Carrier::Ucx).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+    assert!(e.to_string().contains("libucx0"), "{e}");
+    let mut graph = DeviceGraph::new(SHAPE, Trust::Copy).over(Carrier::Ucx);
+    let node = graph.device("one", transform("forward"), Vec::new());
+    graph.connect(DeviceGraph::APPLICATION, node).unwrap();
+    graph.connect(node, DeviceGraph::APPLICATION).unwrap();
+    let e = graph.start(&mut session, Placement::DistributedResourceSide).map(drop).unwrap_err();
+    assert!(e.kind() == ErrorKind::Unavailable && e.to_string().contains("libucx0"), "{e}");
+    nothing_is_left(&mut session, &before);
+    // Everything else works.
+    assert!(session.channel_over(SHAPE, Carrier::UnixSocket).is_ok());
 }
 
 /// An answer that comes when the bridges have met is not that to another request.

@@ -153,8 +153,12 @@ fn a_socket_that_takes_no_more_stops_its_sender() {
                 break e;
             }
         };
-        assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
-        assert_eq!(a.read(&mut [0; 1]).unwrap(), 0);
+        // A bridge that has ended with bytes that it did not take resets the connection. For the ends
+        // of a channel both mean the same.
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+        assert!(matches!(error.kind(), BrokenPipe | ConnectionReset), "{error}");
+        let read = a.read(&mut [0; 1]).map_err(|e| e.kind());
+        assert!(matches!(read, Ok(0) | Err(ConnectionReset)), "{read:?}");
         drop(a);
         // Both sides know what became of the bytes.
         let (one, two) = (one.outcome().unwrap(), two.outcome().unwrap());
