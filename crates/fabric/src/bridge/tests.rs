@@ -153,8 +153,8 @@ fn a_socket_that_takes_no_more_stops_its_sender() {
                 break e;
             }
         };
-        // A bridge that has ended with bytes that it did not take resets the connection. For the ends
-        // of a channel both mean the same.
+        // A bridge that has ended with bytes that it did not take resets the connection. For the
+        // ends of a channel both mean the same.
         use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
         assert!(matches!(error.kind(), BrokenPipe | ConnectionReset), "{error}");
         let read = a.read(&mut [0; 1]).map_err(|e| e.kind());
