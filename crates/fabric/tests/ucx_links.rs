@@ -78,6 +78,11 @@ fn blocks_of_all_sizes_and_many_of_them_arrive_and_nothing_is_left() {
             let bridges = bridges_of(&session);
             assert_eq!((bridges.len(), session.status().unwrap().bridges), (2, 2));
             assert!(segments_of(&bridges) > 0, "the bridges have queues in shared memory");
+            for bridge in &bridges {
+                let status = std::fs::read_to_string(format!("/proc/{}/status", bridge.as_raw_nonzero())).unwrap();
+                assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
+                assert!(!status.contains("Uid:\t0\t"), "a bridge is not root: {status}");
+            }
             let (mut sender, mut receiver) = ends_of(&mut session, cap);
             std::thread::scope(|scope| {
                 let lengths = [0, 1, 2, 63, 64, 65, 4097, 65_535, 65_537, 1_000_003, 5 << 20];
