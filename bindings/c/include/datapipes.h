@@ -191,6 +191,9 @@ typedef enum {
   DP_CARRIER_UNIX_SOCKET = 1,
   // A TCP connection over the loopback interface.
   DP_CARRIER_TCP = 2,
+  // UCX over shared memory, between two processes beside the ends; DP_UNAVAILABLE where UCX is
+  // not installed.
+  DP_CARRIER_UCX = 3,
 } dp_carrier;
 
 // Who moves blocks from device to device.

@@ -77,6 +77,9 @@ pub enum dp_carrier {
     DP_CARRIER_UNIX_SOCKET = 1,
     /// A TCP connection over the loopback interface.
     DP_CARRIER_TCP = 2,
+    /// UCX over shared memory, between two processes beside the ends; DP_UNAVAILABLE where UCX is
+    /// not installed.
+    DP_CARRIER_UCX = 3,
 }
 
 pub(crate) fn carrier_of(number: u32) -> Result<Carrier> {
@@ -84,6 +87,7 @@ pub(crate) fn carrier_of(number: u32) -> Result<Carrier> {
         0 => Ok(Carrier::SharedMemory),
         1 => Ok(Carrier::UnixSocket),
         2 => Ok(Carrier::TcpLoopback),
+        3 => Ok(Carrier::Ucx),
         other => Err(Error::new(ErrorKind::InvalidInput, "call", format!("{other} is no dp_carrier"))),
     }
 }

@@ -130,8 +130,8 @@ enum Role {
     Models,
     /// What knows nothing of pipes: drawings, counters.
     Alone,
-    /// TLS between machines.
-    Tls,
+    /// TLS between machines, and UCX: what several crates reach others by.
+    Wire,
     /// The names and units of what is measured, which everything may use.
     Vocabulary,
     /// The machine's settings.
@@ -155,7 +155,7 @@ fn role(package: &str) -> Role {
         "datapipes-models" => Role::Models,
         "datapipes-picture" | "datapipes-counters" => Role::Alone,
         "datapipes-metrics" => Role::Vocabulary,
-        "datapipes-tls" => Role::Tls,
+        "datapipes-tls" | "datapipes-ucx" => Role::Wire,
         "datapipes-knobs" => Role::Knobs,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
         other => panic!("give `{other}` its role in crates/core/tests/arrows.rs"),
@@ -167,8 +167,8 @@ fn may(from: Role, to: Role) -> bool {
         Role::Vocabulary => false,
         _ if to == Role::Vocabulary => true,
         Role::Core | Role::Alone => false,
-        Role::Backend | Role::Product => matches!(to, Role::Core | Role::Tls),
-        Role::Testkit | Role::Data | Role::Knobs | Role::Tls => to == Role::Core,
+        Role::Backend | Role::Product => matches!(to, Role::Core | Role::Wire),
+        Role::Testkit | Role::Data | Role::Knobs | Role::Wire => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
         Role::Facade => matches!(to, Role::Bundle | Role::Core | Role::Product | Role::Service),
         Role::Binding => to == Role::Facade,

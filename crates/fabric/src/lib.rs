@@ -49,7 +49,7 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`channel`] | a data channel in shared memory: pages, ring, credits, trust |
-//! | [`transport`] | the two ends of a channel over shared memory, Unix sockets or TCP |
+//! | [`transport`] | the two ends of a channel over shared memory, Unix sockets, TCP or UCX |
 //! | [`memory`] | memory endpoints |
 //! | [`capability`] | the rights of each party, and from whom it got them |
 //! | [`control`] | the controller process, the application's [`Session`](control::Session), links |
@@ -100,6 +100,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![deny(unsafe_code)]
 
+mod bridge;
 pub mod capability;
 pub mod channel;
 pub mod control;

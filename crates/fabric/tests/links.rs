@@ -14,7 +14,7 @@ use datapipes_fabric::capability::Rights;
 use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
 use datapipes_fabric::control::{DeviceEvent, Encryption, Key, LinkSpec, Program, Session};
 use datapipes_fabric::placement::{DeviceGraph, Flow, Placement};
-use datapipes_fabric::transport::{Carrier, Receiver, Sender};
+use datapipes_fabric::transport::{Receiver, Sender};
 use datapipes_testkit::joined;
 use rustix::process::{Pid, Signal, kill_process};
 use scene::*;
@@ -59,7 +59,7 @@ fn bytes_are_the_same_over_every_carrier_under_every_placement() {
     let before = session.status().unwrap();
     let data = bytes(1, 700_001);
     let expected: Vec<u8> = data.iter().map(|b| b ^ 42).collect();
-    for carrier in [Carrier::UnixSocket, Carrier::TcpLoopback] {
+    for carrier in connections("bytes by UCX") {
         for placement in Placement::ALL {
             let mut graph = DeviceGraph::new(SHAPE, Trust::Copy).over(carrier);
             let one = graph.device("one", transform_with("xor", serde_json::json!({"key": 42})), Vec::new());
@@ -83,7 +83,7 @@ fn bytes_are_the_same_over_every_carrier_under_every_placement() {
 fn a_stream_that_is_cut_short_is_told_from_one_that_ended() {
     let mut session = session();
     let before = session.status().unwrap();
-    for carrier in [Carrier::UnixSocket, Carrier::TcpLoopback] {
+    for carrier in connections("a stream by UCX that is cut short") {
         let mut graph = DeviceGraph::new(SHAPE, Trust::Copy).over(carrier);
         let node = graph.device("victim", transform("forward"), Vec::new());
         graph.connect(DeviceGraph::APPLICATION, node).unwrap();

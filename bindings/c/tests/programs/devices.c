@@ -213,6 +213,22 @@ static void capabilities(uint32_t carrier) {
     OK(dp_receiver_close(receiver));
 }
 
+/* Through bridges by UCX, where that is installed. */
+static void by_ucx(void) {
+    dp_capability channel;
+    dp_error failed = dp_fabric_channel(fabric, SHAPE, DP_CARRIER_UCX, &channel);
+    FAILS(DP_INVALID_INPUT, dp_fabric_channel(fabric, SHAPE, DP_CARRIER_UCX + 1, &channel));
+    if (failed.id != 0) {
+        printf("SKIPPED: by_ucx: %s\n", dp_error_message(failed));
+        CHECK(dp_error_kind_of(failed) == DP_UNAVAILABLE);
+        dp_error_close(failed);
+        return;
+    }
+    OK(dp_fabric_revoke(fabric, channel, NULL));
+    through_devices(DP_PLACEMENT_DISTRIBUTED, DP_CARRIER_UCX);
+    capabilities(DP_CARRIER_UCX);
+}
+
 /* A revocation reaches a flow: its devices go on, its wire is cut. */
 static void a_wire_is_cut(void) {
     dp_device_graph graph = graph_of(DP_CARRIER_SHARED_MEMORY);
@@ -503,6 +519,7 @@ int main(void) {
     graphs_that_are_refused();
     capabilities(DP_CARRIER_SHARED_MEMORY);
     capabilities(DP_CARRIER_UNIX_SOCKET);
+    by_ucx();
     a_wire_is_cut();
     memories();
     links(0);

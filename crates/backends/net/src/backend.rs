@@ -3,12 +3,12 @@
 use datapipes_core::backend::{Backend, Mover, Offer, OfferQuery, Primitive, Quality};
 use datapipes_core::locator::Endpoint;
 use datapipes_core::{Constraints, Error, ErrorKind, Persistence, Result};
+use datapipes_ucx::Ucx;
 
 use crate::control::settings::{RemoteRights, RemoteTransport};
 use crate::direct::{DirectMover, peer};
 use crate::mover::{Direction, RemoteMover};
 use crate::remote::RemotePlace;
-use crate::ucx::library::Ucx;
 
 const PUT: &str = "ucx-put";
 const GET: &str = "ucx-get";

@@ -31,7 +31,6 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `ucx` | UCX's interface, a worker, a connection to a peer's memory |
 //! | `control` | addresses, keys, the conversation between client and exporter |
 //! | `export` | the side that has the memory |
 //! | `remote` | the locator [`Remote`] |
@@ -51,7 +50,6 @@ mod export;
 mod mover;
 mod pause;
 mod remote;
-mod ucx;
 
 pub use backend::UcxBackend;
 pub use control::key::RemoteTicket;
@@ -61,5 +59,3 @@ pub use datapipes_tls::TlsIdentity;
 pub use export::holder::enter_holder;
 pub use export::{Export, ExportableMemory, Exporter, ExporterOptions, HolderProgram};
 pub use remote::{Remote, RemoteOptions};
-#[doc(hidden)] // For the comparison with UCX's header.
-pub use ucx::abi::layout as ucx_layout;

@@ -5,15 +5,14 @@ use std::time::{Duration, Instant};
 
 use datapipes_core::locator::{EndpointHandle, PlaceFacts};
 use datapipes_core::{Endpoint, Error, ErrorKind, Locator, Persistence, Reach, Result};
+use datapipes_ucx::{PeerConnection, PeerMemory, Ucx, UcxSettings};
 
 use crate::control::key::RemoteTicket;
 use crate::control::messages::{ClientAsk, ExportFacts, ExporterAnswer};
 use crate::control::noise::SealedStream;
-use crate::control::settings::{NetworkOptions, RemoteRights, RemoteTransport, UcxSettings};
+use crate::control::settings::{NetworkOptions, RemoteRights, RemoteTransport, ucx_settings};
 use crate::control::wire::{CONVERSATION, ControlStream};
 use crate::direct::peer::DirectMemory;
-use crate::ucx::connection::{PeerConnection, PeerMemory};
-use crate::ucx::library::Ucx;
 
 /// The options of a [`Remote`].
 #[derive(Clone, Debug)]
@@ -174,7 +173,7 @@ impl RemotePlace {
         if facts != self.facts {
             return Err(strange("a pipe"));
         }
-        let settings = UcxSettings::of(&self.options.network, control.stream.local_ip(), "connect")?;
+        let settings = ucx_settings(&self.options.network, control.stream.local_ip(), "connect")?;
         match self.connect_ucx(&settings, &memory) {
             Ok(memory) => Ok(RemoteLine { memory, control }),
             // The exporter may have ended meanwhile, and says so.

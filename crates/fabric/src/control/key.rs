@@ -21,7 +21,20 @@ pub enum Encryption {
     Off,
 }
 
-/// One half of a link. The other half has the same shape and encryption, and the opposite side.
+/// What carries the bytes of a link between two machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkCarrier {
+    /// The TCP connection of the two controllers.
+    #[default]
+    Tcp,
+    /// UCX, which uses RDMA where it is told to. Both controllers must have
+    /// [`UcxLinkOptions`](super::UcxLinkOptions), which say that the network is trusted.
+    Ucx,
+}
+
+/// One half of a link. The other half has the same shape, encryption and carrier, and the opposite
+/// side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -32,6 +45,9 @@ pub struct LinkSpec {
     pub side: Rights,
     /// The encryption of the bytes.
     pub encryption: Encryption,
+    /// What carries the bytes.
+    #[serde(default)]
+    pub carrier: LinkCarrier,
 }
 
 datapipes_core::setters! {
@@ -39,13 +55,14 @@ datapipes_core::setters! {
         shape: ChannelShape,
         side: Rights,
         encryption: Encryption,
+        carrier: LinkCarrier,
     }
 }
 
 impl LinkSpec {
-    /// Makes an encrypted half with this shape and side.
+    /// Makes an encrypted half with this shape and side, over TCP.
     pub const fn new(shape: ChannelShape, side: Rights) -> LinkSpec {
-        LinkSpec { shape, side, encryption: Encryption::On }
+        LinkSpec { shape, side, encryption: Encryption::On, carrier: LinkCarrier::Tcp }
     }
 }
 

@@ -21,6 +21,10 @@
 //! [`Key`]. With `Session::secure_links` (feature `tls`) they talk over TLS, and each must have a
 //! certificate that the other believes. Each creates, delegates and revokes only its own end.
 //!
+//! A link by UCX has a process beside each end (see `bridge`), which the controller starts, and
+//! kills when the link is revoked or has lost its other half. Two controllers exchange the
+//! addresses of their bridges in their conversation, sealed.
+//!
 //! An endpoint is taken away as follows. The controller changes the channel's state word, which
 //! wakes and stops both ends. It shuts sockets down, which applies to every copy of them. It tells
 //! both holders to release. A device's claim that it has released a memory is checked: the device
@@ -48,11 +52,13 @@ mod noise;
 pub(crate) mod packet;
 pub(crate) mod party;
 pub(crate) mod protocol;
+mod ucx_links;
 
 pub(crate) use controller::serving::serve;
 #[cfg(feature = "tls")]
 pub use datapipes_tls::TlsIdentity;
-pub use key::{Encryption, Key, LinkSpec};
+pub use key::{Encryption, Key, LinkCarrier, LinkSpec};
 pub use limits::{Charge, DeviceLimits};
 pub use party::session::{Device, Program, Session};
 pub use protocol::{Confined, ControllerStatus, DeviceEvent};
+pub use ucx_links::UcxLinkOptions;

@@ -11,14 +11,14 @@
 //!
 //! The key itself is never shown. Recorded messages open nothing, because each side answers to
 //! fresh data of the other. A party that gets the key later cannot read earlier messages. The
-//! parameters on which both must agree (the shape, the sides, whether bytes are encrypted) are the
-//! prologue of Noise: if they differ, nothing opens.
+//! parameters on which both must agree (the shape, the sides, whether bytes are encrypted, what
+//! carries them) are the prologue of Noise: if they differ, nothing opens.
 
 use datapipes_core::{Error, ErrorKind, Result};
 use snow::{Builder, HandshakeState};
 
 use crate::capability::Rights;
-use crate::control::key::{Encryption, Key, LinkSpec};
+use crate::control::key::{Encryption, Key, LinkCarrier, LinkSpec};
 use crate::transport::Token;
 use crate::transport::seal::{Keys, TAG_BYTES};
 
@@ -110,6 +110,18 @@ impl Agreed {
         if differs { Err(stranger()) } else { Ok(()) }
     }
 
+    /// Keys for what the controllers say to each other afterwards. The ends have others, so no
+    /// number is used twice under one key.
+    pub(super) fn keys_of_controllers(&self) -> Keys {
+        let derived = |key: &[u8; 32]| {
+            let mut made = [0; 32];
+            let said = [&b"datapipes fabric controllers"[..], key].concat();
+            made.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, &said).as_ref());
+            made
+        };
+        Keys { out: derived(&self.keys.out), into: derived(&self.keys.into) }
+    }
+
     /// The keys of the local end, if bytes are encrypted.
     pub(super) fn keys(self, encryption: Encryption) -> Option<Keys> {
         (encryption == Encryption::On).then_some(self.keys)
@@ -131,17 +143,20 @@ fn word(key: &[u8; 32]) -> Result<[u8; WORD_BYTES]> {
 
 /// The parameters on which both sides must agree, with the same bytes on both.
 fn said_before(role: Role, spec: &LinkSpec) -> Vec<u8> {
-    let LinkSpec { shape, side, encryption } = spec;
+    let LinkSpec { shape, side, encryption, carrier } = spec;
     let offerer_sends = (role == Role::Offers) == (*side == Rights::SEND);
     let mut said = b"datapipes fabric link 2".to_vec();
     said.extend(shape.credits.to_le_bytes());
     said.extend((shape.block_bytes as u64).to_le_bytes());
     said.extend([u8::from(shape.checked), u8::from(offerer_sends), u8::from(*encryption == Encryption::On)]);
+    // A controller before there was a choice says nothing here.
+    said.extend((*carrier == LinkCarrier::Ucx).then_some(1));
     said
 }
 
 fn stranger() -> Error {
-    let what = "the other controller has another key, or means another shape, side or encryption of the channel";
+    let what =
+        "the other controller has another key, or means another shape, side, encryption or carrier of the channel";
     Error::new(ErrorKind::PermissionDenied, "join", what)
 }
 
@@ -178,12 +193,16 @@ mod tests {
         theirs.check(&ours.word().unwrap()).unwrap();
         ours.check(&theirs.word().unwrap()).unwrap();
         assert!(theirs.check(&theirs.word().unwrap()).is_err(), "its own word, sent back");
+        let (said, heard) = (ours.keys_of_controllers(), theirs.keys_of_controllers());
+        assert!(said.out == heard.into && said.into == heard.out && said.out != ours.keys.out);
 
-        // The cases are another key, another shape, the same side, and other encryption.
+        // The cases are another key, another shape, the same side, other encryption, and another
+        // carrier.
         let plain = LinkSpec { encryption: Encryption::Off, ..spec(Rights::RECEIVE) };
+        let by_ucx = LinkSpec { carrier: LinkCarrier::Ucx, ..spec(Rights::RECEIVE) };
         let large = LinkSpec { shape: ChannelShape::new(2, 128), ..spec(Rights::RECEIVE) };
         for (key_2, spec_2) in
-            [(&other, spec(Rights::RECEIVE)), (&key, large), (&key, spec(Rights::SEND)), (&key, plain)]
+            [(&other, spec(Rights::RECEIVE)), (&key, large), (&key, spec(Rights::SEND)), (&key, plain), (&key, by_ucx)]
         {
             let (mut joins, mut offers) = pair((&key, spec(Rights::SEND)), (key_2, spec_2));
             assert_eq!(offers.hear(&joins.say().unwrap()).unwrap_err().kind(), ErrorKind::PermissionDenied);

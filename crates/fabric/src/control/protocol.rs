@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::key::{Key, LinkSpec};
 use super::limits::{Charge, DeviceLimits, Threads};
 use super::tls::TlsIdentity;
+use super::ucx_links::UcxLinkOptions;
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::{ChannelShape, Copies, ReceiveMode};
 use crate::device::role::{DeviceRole, StreamReport};
@@ -26,6 +27,8 @@ pub(crate) const DEVICE_DESCRIPTORS: usize = 64;
 pub(crate) const CONTROLLER: &str = "--fabric-controller";
 /// The first argument of a device process.
 pub(crate) const DEVICE: &str = "--fabric-device";
+/// The first argument of a process that moves the bytes of a link.
+pub(crate) const BRIDGE: &str = "--fabric-bridge";
 
 /// Messages from a party to the controller. Descriptors are accepted only from the application.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,6 +61,10 @@ pub(crate) enum Ask {
         spec: LinkSpec,
         to: SocketAddr,
         key: Key,
+    },
+    /// Lets the controller connect links by UCX, as this says.
+    UcxLinks {
+        options: UcxLinkOptions,
     },
     /// Gives the controller a certificate and a key. From then on it connects links over TLS.
     Secure {
@@ -225,11 +232,12 @@ pub enum DeviceEvent {
         /// The report on the stream.
         report: StreamReport,
     },
-    /// A link to another controller was connected, or cannot be connected.
+    /// A link to another controller was connected, or cannot be connected; or a link by UCX has
+    /// lost its bridge.
     Link {
         /// The capability of the link.
         cap: Cap,
-        /// The error for display, if it cannot be connected.
+        /// The error for display, if it cannot be connected or was lost.
         error: Option<String>,
     },
     /// The device's process has ended.
@@ -289,6 +297,11 @@ pub struct ControllerStatus {
     pub releasing: usize,
     /// The use and the limits of devices, in the order of `devices`.
     pub charges: Vec<Charge>,
+    /// Running bridges, the processes that move the bytes of links by UCX. They are no devices and
+    /// are charged to nobody.
+    pub bridges: usize,
+    /// The bytes that bridges moved which have ended well: what each took from its socket.
+    pub bridged_bytes: u64,
 }
 
 impl ControllerStatus {

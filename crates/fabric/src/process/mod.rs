@@ -1,10 +1,10 @@
-//! Programs that act as controllers and devices when they are started as such.
+//! Programs that act as controllers, devices and bridges when they are started as such.
 
 mod alone;
 pub(crate) mod inherited;
 mod life;
 mod namespace;
-mod sandbox;
+pub(crate) mod sandbox;
 mod signals;
 pub(crate) mod status;
 
@@ -16,17 +16,17 @@ use std::process::ExitCode;
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, Result};
 
-use crate::control::protocol::{CONTROLLER, DEVICE};
+use crate::control::protocol::{BRIDGE, CONTROLLER, DEVICE};
 use crate::device::Functions;
 
-/// If this process was started as a controller or a device, runs as that, and returns the exit code
-/// for `main`. Call it first in `main`, before there are threads: a device with another thread,
-/// also one that a library started when it was loaded, would not be confined, and ends with an
-/// error that says so.
+/// If this process was started as a controller, a device or a bridge, runs as that, and returns the
+/// exit code for `main`. Call it first in `main`, before there are threads: a device with another
+/// thread, also one that a library started when it was loaded, would not be confined, and ends with
+/// an error that says so.
 pub fn enter(functions: &Functions) -> Option<ExitCode> {
     // The first argument of another program may be anything.
     let role = std::env::args_os().nth(1)?.into_string().ok()?;
-    if role == CONTROLLER || role == DEVICE {
+    if [CONTROLLER, DEVICE, BRIDGE].contains(&role.as_str()) {
         inherited::close();
         // This needs a page of memory in a way that is forbidden to devices, so it is done now.
         let _ = OwningProcess::here();
@@ -37,6 +37,7 @@ pub fn enter(functions: &Functions) -> Option<ExitCode> {
     let outcome = match role.as_str() {
         CONTROLLER => control_socket().and_then(crate::control::serve),
         DEVICE => control_socket().and_then(|socket| life::live(socket, functions)),
+        BRIDGE => control_socket().and_then(crate::bridge::life::live),
         _ => return None,
     };
     Some(match outcome {
@@ -52,7 +53,7 @@ pub fn enter(functions: &Functions) -> Option<ExitCode> {
 /// [`enter`].
 pub(crate) fn unheeded_role() -> Option<&'static str> {
     let role = std::env::args_os().nth(1)?;
-    [CONTROLLER, DEVICE].into_iter().find(|known| role == **known)
+    [CONTROLLER, DEVICE, BRIDGE].into_iter().find(|known| role == **known)
 }
 
 /// Returns the socket to the parent process: its standard input, which becomes /dev/null.

@@ -94,7 +94,11 @@ fn bound_threads(threads: Threads) -> String {
     }
 }
 
-fn become_nobody() -> Result<bool> {
+/// Takes the user without rights, if this process is root's. It must be the only thread.
+///
+/// # Errors
+/// `PermissionDenied` where the kernel refuses.
+pub(crate) fn become_nobody() -> Result<bool> {
     if !rustix::process::geteuid().is_root() {
         return Ok(true);
     }

@@ -2,8 +2,9 @@
 //!
 //! A block takes the same steps over every transport ([`Step`]): credit, push, notify, process,
 //! reply. Over shared memory a push is a store into the receiver's memory, and a notification is a
-//! counter. Over a socket both are one message. Over RDMA they would be a write with immediate data
-//! into registered memory, and the reply a short send. So an [`Outlet`] hands out memory to fill
+//! counter. Over a socket both are one message. UCX, and RDMA by it, carries the messages of a
+//! socket (see `bridge`); a device with RDMA of its own would push by a write with immediate data
+//! into registered memory, and reply by a short send. So an [`Outlet`] hands out memory to fill
 //! (the receiver's own, or a buffer that will be pushed there), and an [`Inlet`] hands out blocks
 //! that the reply gives back.
 
@@ -151,6 +152,10 @@ pub enum Carrier {
     /// A TCP connection over the loopback interface. It works like a channel to another machine,
     /// without the network.
     TcpLoopback,
+    /// UCX over shared memory, between two processes beside the ends (bridges), to which the ends
+    /// are connected by Unix sockets. It works like a link by UCX to another machine, without the
+    /// network. UCX must be installed (`libucx0` of Debian).
+    Ucx,
 }
 
 /// The event that shows that an inlet may have something new.

@@ -1,4 +1,4 @@
-//! The contract over both transports, and a sender or receiver that breaks it.
+//! The contract over all transports, and a sender or receiver that breaks it.
 #![allow(clippy::unwrap_used)]
 
 use std::os::fd::OwnedFd;
@@ -60,6 +60,12 @@ fn each_transport(shape: ChannelShape) -> Vec<(&'static str, Sender, Receiver)> 
     all.push(("socket", s, r));
     let (s, r) = sealed(shape, sockets());
     all.push(("sealed", s, r));
+    if crate::bridge::tests::has_ucx("the contract of transports by UCX") {
+        let (a, b) = crate::bridge::tests::sockets_by_ucx();
+        let outlet = SocketOutlet::new(a, shape, [5; 16]).unwrap();
+        let inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
+        all.push(("UCX", Sender::new(Box::new(outlet)), Receiver::new(Box::new(inlet))));
+    }
     all
 }
 

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use datapipes_fabric::channel::{Patience, Trust};
 use datapipes_fabric::control::{ControllerStatus, Program, Session};
 use datapipes_fabric::device::{DeviceArguments, DeviceRole};
+use datapipes_fabric::transport::Carrier;
 use datapipes_testkit::TempFolder;
+use datapipes_ucx::Ucx;
 
 /// It is long, so that no test fails on a slow machine.
 pub(crate) const LONG: Patience = Patience::seconds(60);
@@ -28,6 +30,23 @@ pub(crate) fn program() -> Program {
 
 pub(crate) fn session() -> Session {
     Session::start(&program()).unwrap()
+}
+
+/// Whether UCX is there; says so where it is not.
+pub(crate) fn has_ucx(test: &str) -> bool {
+    match Ucx::installed() {
+        Ok(_) => true,
+        Err(why) => {
+            println!("SKIPPED: {test}: {why}");
+            false
+        }
+    }
+}
+
+/// What a connection within a machine goes over: sockets, and UCX where that is installed.
+pub(crate) fn connections(test: &str) -> Vec<Carrier> {
+    let sockets = vec![Carrier::UnixSocket, Carrier::TcpLoopback];
+    if has_ucx(test) { [sockets, vec![Carrier::Ucx]].concat() } else { sockets }
 }
 
 pub(crate) fn transform(function: &str) -> DeviceRole {

@@ -47,7 +47,7 @@ const NAMESPACES: u32 = 4;
 const NAMESPACE_BYTES: u64 = 1 << 20;
 
 /// The test programs that guests run, by package and target.
-const TESTS: [&str; 9] = [
+const TESTS: [&str; 10] = [
     "datapipes-dax/real",
     "datapipes-dax/bad_block",
     "datapipes-dax/sigbus",
@@ -55,6 +55,7 @@ const TESTS: [&str; 9] = [
     "datapipes/conformance",
     "datapipes-file/nvme",
     "datapipes-net/rdma",
+    "datapipes-fabric/rdma_links",
     "datapipes-counters/counters",
     "datapipes-knobs/all",
 ];
@@ -158,7 +159,7 @@ impl Guest {
             Guest::Iommu => {
                 &[("datapipes-file", "a_command_that_the_device_refuses", NVME), ("datapipes-file/nvme", "", NVME)]
             }
-            Guest::Rdma => &[("datapipes-net/rdma", "", RDMA)],
+            Guest::Rdma => &[("datapipes-net/rdma", "", RDMA), ("datapipes-fabric/rdma_links", "", RDMA)],
         };
         let run = |(name, arguments, environment): &(&str, &'static str, &'static str)| -> TaskResult<Run> {
             let program = programs.get(*name).ok_or_else(|| format!("the test program {name} was not built"))?;

@@ -1,11 +1,10 @@
 //! What client and exporter say to each other, checked once where it arrives.
 
 use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_ucx::{MAX_BLOB_BYTES, PeerMemory};
 
 use super::settings::{RemoteRights, RemoteTransport};
 use crate::direct::peer::DirectMemory;
-use crate::ucx::connection::PeerMemory;
-use crate::ucx::worker::MAX_BLOB_BYTES;
 
 /// The version of these messages.
 const VERSION: u8 = 2;

@@ -12,14 +12,12 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `settings` | rights, transports, and which addresses are refused |
-//! | `interface` | the network interface of an address |
 //! | `key` | keys, and the ticket that a client needs |
 //! | `local` | connecting to a Unix socket, within a time |
 //! | `wire` | bytes of a connection, with a bound on length and time |
 //! | `noise` | the conversation, and sealed messages |
 //! | `messages` | what is said, checked once |
 
-mod interface;
 pub(crate) mod key;
 pub(crate) mod local;
 pub(crate) mod messages;

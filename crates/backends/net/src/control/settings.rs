@@ -8,9 +8,8 @@ use std::str::FromStr;
 use datapipes_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use datapipes_tls::TlsIdentity;
+use datapipes_ucx::UcxSettings;
 use serde::{Deserialize, Serialize};
-
-use super::interface::interface_of;
 
 /// What a client may do with an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,64 +140,34 @@ datapipes_core::setters! {
     }
 }
 
-/// What a worker of UCX is opened with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct UcxSettings {
-    pub(crate) transports: String,
-    pub(crate) devices: Option<String>,
-    /// Whether these transports find out that a peer has died. Those of shared memory do not, so
-    /// the connection beside them does.
-    pub(crate) tells_failure: bool,
+/// What a worker of UCX is opened with, for a connection whose local end has this address.
+///
+/// # Errors
+/// Those of [`UcxSettings::network`].
+pub(crate) fn ucx_settings(
+    options: &NetworkOptions,
+    local: Option<IpAddr>,
+    operation: &'static str,
+) -> Result<UcxSettings> {
+    if options.transport == RemoteTransport::SharedMemory {
+        return Ok(UcxSettings::shared_memory());
+    }
+    UcxSettings::network(options.transports.as_deref(), options.devices.as_deref(), local, operation)
 }
 
-impl UcxSettings {
-    /// The settings for a connection whose local end has this address.
-    pub(crate) fn of(options: &NetworkOptions, local: Option<IpAddr>, operation: &'static str) -> Result<UcxSettings> {
-        if options.transport == RemoteTransport::SharedMemory {
-            return Ok(UcxSettings { transports: "sysv".into(), devices: None, tells_failure: false });
+/// Refuses what no client of an exporter at this address could use: it is known before a client
+/// comes.
+pub(crate) fn check_served(options: &NetworkOptions, address: &ExportAddress) -> Result<()> {
+    let local = match address {
+        ExportAddress::Unix(_) => None,
+        // At the address of all interfaces, each connection tells its own.
+        ExportAddress::Tcp(address) if address.ip().is_unspecified() => {
+            let named = options.devices.clone().unwrap_or_else(|| "lo".into());
+            return ucx_settings(&options.clone().devices(named), None, "export").map(drop);
         }
-        let transports = options.transports.clone().unwrap_or_else(|| "tcp".into());
-        check_names("transports", &transports, operation)?;
-        let devices = match (&options.devices, local) {
-            (Some(devices), _) => devices.clone(),
-            (None, Some(address)) => interface_of(address)?,
-            (None, None) => {
-                let why = "a Unix socket does not tell which network is used";
-                return Err(Error::new(ErrorKind::InvalidInput, operation, why)
-                    .with_advice("name the devices (`devices`), such as the interface of the network"));
-            }
-        };
-        check_names("devices", &devices, operation)?;
-        Ok(UcxSettings { transports, devices: Some(devices), tells_failure: true })
-    }
-
-    /// Refuses what no client of an exporter at this address could use: it is known before a client
-    /// comes.
-    pub(crate) fn check_served(options: &NetworkOptions, address: &ExportAddress) -> Result<()> {
-        let local = match address {
-            ExportAddress::Unix(_) => None,
-            // At the address of all interfaces, each connection tells its own.
-            ExportAddress::Tcp(address) if address.ip().is_unspecified() => {
-                let named = options.devices.clone().unwrap_or_else(|| "lo".into());
-                return UcxSettings::of(&options.clone().devices(named), None, "export").map(drop);
-            }
-            ExportAddress::Tcp(address) => Some(address.ip()),
-        };
-        UcxSettings::of(options, local, "export").map(drop)
-    }
-}
-
-/// Checks names that become settings of UCX. `^`, which means all others, is left out on purpose.
-fn check_names(what: &str, names: &str, operation: &'static str) -> Result<()> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.:,".contains(c);
-    let is_open = |name: &str| matches!(name, "" | "all" | "shm" | "sm" | "posix" | "sysv");
-    if names.len() <= 256 && names.chars().all(is_plain) && !names.split(',').any(is_open) {
-        return Ok(());
-    }
-    let why = format!("{what}: {names:?} are no names of a network's {what}");
-    Err(Error::new(ErrorKind::InvalidInput, operation, why)
-        .with_advice("give names as `ucx_info -d` shows them, such as tcp or eth0, with commas between them"))
+        ExportAddress::Tcp(address) => Some(address.ip()),
+    };
+    ucx_settings(options, local, "export").map(drop)
 }
 
 #[cfg(test)]
@@ -227,26 +196,5 @@ mod tests {
             }
             address(text).check(&options.clone().trusted_network(true), "export").unwrap();
         }
-    }
-
-    #[test]
-    fn names_that_open_more_than_they_say_are_refused() {
-        let of = |transports: &str| {
-            let options = NetworkOptions::default().transport(RemoteTransport::Network);
-            UcxSettings::of(&options.transports(transports.to_owned()).devices("lo".to_owned()), None, "connect")
-        };
-        assert_eq!(of("rc,tcp").unwrap().transports, "rc,tcp");
-        for wrong in ["", "all", "^tcp", "tcp,", "tcp,shm", "tcp;x", "tcp\n"] {
-            assert_eq!(of(wrong).unwrap_err().kind(), ErrorKind::InvalidInput, "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn the_interface_of_the_local_address_is_used() {
-        let options = NetworkOptions::default().transport(RemoteTransport::Network);
-        let of = |address: &str| UcxSettings::of(&options, Some(address.parse().unwrap()), "connect");
-        assert_eq!(of("127.0.0.1").unwrap().devices.as_deref(), Some("lo"));
-        assert_eq!(of("192.0.2.1").unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(UcxSettings::of(&options, None, "connect").unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 }

@@ -12,7 +12,7 @@ use super::holder::{HolderPeer, HolderSpec};
 use super::holder_process::HolderProcess;
 use crate::control::messages::{ClientAsk, EndReason, ExportFacts, ExporterAnswer};
 use crate::control::noise::SealedStream;
-use crate::control::settings::{RemoteRights, RemoteTransport, UcxSettings};
+use crate::control::settings::{RemoteRights, RemoteTransport, ucx_settings};
 use crate::control::wire::{CONVERSATION, ControlStream};
 use crate::direct::peer::peer_number;
 
@@ -52,7 +52,7 @@ pub(super) fn serve(exporter: &ExporterState, socket: OwnedFd, is_tcp: bool) -> 
     };
     let peer = match ask {
         ClientAsk::Direct => number_of(&client, transport).map(|client| HolderPeer::Kernel { client }),
-        _ => UcxSettings::of(&exporter.options.network, local, "connect").map(HolderPeer::Ucx),
+        _ => ucx_settings(&exporter.options.network, local, "connect").map(HolderPeer::Ucx),
     };
     let held = peer.and_then(|peer| start_holder(exporter, &export, facts, peer, client.stream.as_fd()));
     let (mut holder, answer) = match held {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result, threads};
+use datapipes_ucx::Ucx;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
@@ -17,8 +18,7 @@ use super::exports::{ExportState, ExporterOptions, ExporterState, signal};
 use super::holder::is_holder;
 use super::socket_path::SocketPath;
 use crate::control::key::{ExportKey, ExportNumber, RemoteTicket};
-use crate::control::settings::{ExportAddress, RemoteRights, RemoteTransport, UcxSettings};
-use crate::ucx::library::Ucx;
+use crate::control::settings::{ExportAddress, RemoteRights, RemoteTransport, check_served};
 
 /// How long the exporter waits after it could not take a client (no descriptors, for example).
 const AFTER_TROUBLE: Duration = Duration::from_millis(50);
@@ -56,7 +56,7 @@ impl Exporter {
             return Err(Error::new(ErrorKind::InvalidInput, "export", why));
         }
         address.check(&options.network, "export")?;
-        UcxSettings::check_served(&options.network, address)?;
+        check_served(&options.network, address)?;
         // Without it, the kernel copies within this machine.
         if options.network.transport == RemoteTransport::Network {
             Ucx::required("export")?;

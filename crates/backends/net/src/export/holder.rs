@@ -12,6 +12,9 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use datapipes_core::{Error, ErrorKind, Result, packet};
+use datapipes_ucx::{
+    Armed, ConfinedUse, MAX_BLOB_BYTES, PeerMemory, Ucx, UcxSettings, UcxUse, UcxWorker, confine_calls, confine_paths,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -20,15 +23,11 @@ use rustix::process::{PidfdFlags, Resource, pidfd_open};
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 
-use super::confinement::{NO_TRANSPORT, confine_calls, confine_paths};
 use crate::control::key::random;
 use crate::control::messages::{ExportFacts, ExporterAnswer};
-use crate::control::settings::{RemoteRights, RemoteTransport, UcxSettings};
+use crate::control::settings::{RemoteRights, RemoteTransport};
 use crate::direct::peer::{self, DirectMemory};
 use crate::pause::Pause;
-use crate::ucx::connection::PeerMemory;
-use crate::ucx::library::Ucx;
-use crate::ucx::worker::{Armed, MAX_BLOB_BYTES, UcxWorker};
 
 /// The argument that makes a program a holder.
 pub(super) const HOLDER_ARGUMENT: &str = "--datapipes-memory-holder";
@@ -167,15 +166,15 @@ fn hold(socket: &OwnedFd) -> Result<()> {
         HolderPeer::Ucx(settings) => settings,
         HolderPeer::Kernel { client } => return hold_for_kernel(&exporter, facts, start.addr() as u64, client),
     };
-    let mut worker = UcxWorker::open(&settings)?;
+    let mut worker = UcxWorker::open(&settings, UcxUse::Memory)?;
     // SAFETY: the pages stay mapped until the process ends, and nothing here refers to them.
-    let key = unsafe { worker.expose(start.cast(), len, spec.rights) }?;
+    let key = unsafe { worker.expose(start.cast(), len, spec.rights == RemoteRights::ReadWrite) }?;
     let address = worker.address()?;
     if address.len() > MAX_BLOB_BYTES || key.len() > MAX_BLOB_BYTES {
         return Err(wrong("an address or key of UCX that is too long"));
     }
     let memory = PeerMemory { worker: address, key, start: start.addr() as u64 };
-    confine_calls(&settings.transports)?;
+    confine_calls(ConfinedUse::Memory(&settings.transports))?;
     say(socket, &ExporterAnswer::Memory(facts, memory))?;
     serve(&mut worker, &exporter)
 }
@@ -188,7 +187,7 @@ fn hold_for_kernel(exporter: &ParentWatch<'_>, facts: ExportFacts, start: u64, c
     let memory = DirectMemory { process, start, proof_at: proof.as_ptr().addr() as u64, proof: *proof };
     // The proof stays where it is until the process ends.
     Box::leak(proof);
-    confine_calls(NO_TRANSPORT)?;
+    confine_calls(ConfinedUse::Nothing)?;
     say(exporter.socket, &ExporterAnswer::Direct(facts, memory))?;
     while exporter.wait(None, None)?.is_some() {}
     Ok(())

@@ -19,7 +19,7 @@
 //! | the right to read only | the pages are mapped from a descriptor that cannot be written |
 //! | revocation | the holder is killed, and waited for |
 //! | no client harms another | each has a holder of its own |
-//! | a holder that a client takes over gains nothing else | it is confined (`confinement`) |
+//! | a holder that a client takes over gains nothing else | it is confined (`confinement` of datapipes-ucx) |
 //!
 //! Rejected: deregistering on revocation (it ends nothing, see above); memory of UCX's own shared
 //! memory segments, which a peer maps itself (14 GB/s for 1 MiB, against 3 to 6), because a peer
@@ -35,10 +35,8 @@
 //! | `client` | the conversation with one client |
 //! | `holder_process` | starts and ends a holder |
 //! | `holder` | what runs in it |
-//! | `confinement` | what it may do |
 
 mod client;
-mod confinement;
 mod exportable;
 mod exporter;
 mod exports;

@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 use datapipes_core::process::page_size;
 use datapipes_core::{ErrorKind, Locator, Result};
 use datapipes_testkit::bounded;
+use datapipes_ucx::{Outcome, Ucx};
 
 use super::{Export, ExportableMemory, Exporter, ExporterOptions, HolderProgram};
 use crate::control::messages::EndReason;
 use crate::control::settings::{ExportAddress, NetworkOptions, RemoteRights, RemoteTransport};
 use crate::remote::{Remote, RemoteLine, RemoteOptions, RemotePlace};
-use crate::ucx::connection::Outcome;
-use crate::ucx::library::Ucx;
 
 /// The crate's own program, which is built for the tests of the folder `tests`.
 fn holder_program() -> Option<PathBuf> {

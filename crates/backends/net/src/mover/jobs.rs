@@ -14,8 +14,7 @@ use std::time::Instant;
 use datapipes_core::backend::{Counters, Job, JobCompletion};
 use datapipes_core::memory::RawLease;
 use datapipes_core::{Error, ErrorKind};
-
-use crate::ucx::connection::{Outcome, PeerConnection, PeerRequest};
+use datapipes_ucx::{Outcome, PeerConnection, PeerRequest};
 
 /// Which way the bytes go, seen from this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,6 +31,7 @@ use datapipes_core::locks::{Mutex, MutexGuard};
 use datapipes_core::memory::{Access, RawLease};
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_ucx::Armed;
 
 use self::events::{MoverEvents, Ready};
 use self::jobs::{Jobs, Window};
@@ -38,7 +39,6 @@ use crate::control::messages::EndReason;
 use crate::control::settings::RemoteTransport;
 use crate::pause::Pause;
 use crate::remote::{RemoteLine, RemotePlace};
-use crate::ucx::worker::Armed;
 
 pub(crate) use self::jobs::{Direction, lost};
 

@@ -22,10 +22,11 @@ use super::link_wire::LinkWire;
 use super::objects::ControlledObject;
 use crate::capability::{Cap, ObjectId, Party};
 use crate::channel::Copies;
-use crate::control::key::{Key, LinkSpec};
+use crate::control::key::{Key, LinkCarrier, LinkSpec};
 use crate::control::noise::{Agreed, Conversation, MESSAGE_BYTES, Role, WORD_BYTES};
 use crate::control::protocol::{Answer, DeviceEvent, EndpointId, EndpointSpec, Tell};
 use crate::control::tls::TlsIdentity;
+use crate::control::ucx_links::UcxLinkOptions;
 use crate::error_text::text_of;
 use crate::transport::Token;
 use crate::transport::seal::Keys;
@@ -337,6 +338,9 @@ impl Controller {
         listener: Option<TcpListener>,
         talks: VecDeque<Talk>,
     ) -> Result<Cap> {
+        if spec.carrier == LinkCarrier::Ucx {
+            UcxLinkOptions::check(self.ucx_links.as_ref(), if listener.is_some() { "offer" } else { "join" })?;
+        }
         let link = |epoch| ControlledObject::link(Link::across(spec.shape, epoch, spec.side)?);
         let (object, cap) = self.create(Party::APPLICATION, link)?;
         let identity = self.identity.clone();
@@ -352,6 +356,16 @@ impl Controller {
         let Some(joining) = self.joins.get_mut(&object) else { return };
         let error = match joining.go_on() {
             Ok(None) => return,
+            Ok(Some(Joined { wire, agreed })) if joining.spec.carrier == LinkCarrier::Ucx => {
+                // Nobody else joins. Endpoints still wait for the connection.
+                joining.listener = None;
+                joining.talks.clear();
+                let what = (joining.cap, joining.spec);
+                match self.bridge_across(object, what, wire, agreed) {
+                    Ok(()) => return,
+                    Err(e) => Some(e),
+                }
+            }
             Ok(Some(Joined { wire, agreed })) => {
                 let socket = wire.into_socket();
                 let (token, keys) = (agreed.token, agreed.keys(joining.spec.encryption));
@@ -359,12 +373,18 @@ impl Controller {
             }
             Err(e) => Some(e),
         };
+        self.tell_link(object, error.as_ref());
+    }
+
+    /// Tells the application that a link is connected, or why it is not.
+    pub(super) fn tell_link(&mut self, object: ObjectId, error: Option<&Error>) {
         let Some(joining) = self.joins.remove(&object) else { return };
-        let event = DeviceEvent::Link { cap: joining.cap, error: error.map(|e| text_of(&e)) };
+        let event = DeviceEvent::Link { cap: joining.cap, error: error.map(text_of) };
         self.tell(Party::APPLICATION, Tell::Event(event), Vec::new());
     }
 
-    fn joined(&mut self, object: ObjectId, socket: OwnedFd, token: Token, keys: Option<Keys>) -> Result<()> {
+    /// Gives a link its socket, and the endpoints that wait for it.
+    pub(super) fn joined(&mut self, object: ObjectId, socket: OwnedFd, token: Token, keys: Option<Keys>) -> Result<()> {
         let waiting = self.joins.get_mut(&object).map(|j| std::mem::take(&mut j.waiting)).unwrap_or_default();
         let Some(controlled) = self.objects.get_mut(&object) else { return Ok(()) };
         controlled.connected(socket, token, keys);

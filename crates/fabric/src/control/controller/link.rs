@@ -47,16 +47,31 @@ impl Link {
     /// Makes a link with both ends on this machine.
     ///
     /// # Errors
-    /// `InvalidInput` for a bad shape, and for a carrier that is not a socket. Errors of making
+    /// `InvalidInput` for a bad shape, and for a carrier that is not one socket. Errors of making
     /// sockets.
     pub(crate) fn within(shape: ChannelShape, epoch: u64, carrier: Carrier) -> Result<Link> {
         let (sender, receiver) = match carrier {
             Carrier::UnixSocket => unix(shape)?,
             Carrier::TcpLoopback => tcp()?,
-            Carrier::SharedMemory => {
-                return Err(Error::new(ErrorKind::InvalidInput, "create", "a connection over shared memory"));
+            Carrier::SharedMemory | Carrier::Ucx => {
+                return Err(Error::new(ErrorKind::InvalidInput, "create", format!("a connection over {carrier:?}")));
             }
         };
+        Link::active(shape, epoch, sender, receiver)
+    }
+
+    /// Makes a link with both ends on this machine, whose bytes two bridges move. Returns the
+    /// bridges' ends of the sender's and of the receiver's socket.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad shape. Errors of making sockets.
+    pub(crate) fn bridged(shape: ChannelShape, epoch: u64) -> Result<(Link, [OwnedFd; 2])> {
+        shape.check()?;
+        let ((sender, from), (receiver, to)) = (unix(shape)?, unix(shape)?);
+        Ok((Link::active(shape, epoch, sender, receiver)?, [from, to]))
+    }
+
+    fn active(shape: ChannelShape, epoch: u64, sender: OwnedFd, receiver: OwnedFd) -> Result<Link> {
         let mut link = Link::new(shape, epoch, Copy::Here(sender), Copy::Here(receiver))?;
         link.token = secret()?;
         link.state.state.0.store(State::Active as u32, Ordering::SeqCst);
@@ -168,7 +183,8 @@ fn prepare(socket: &OwnedFd) {
     let _ = sockopt::set_socket_keepalive(socket, true);
 }
 
-fn unix(shape: ChannelShape) -> Result<(OwnedFd, OwnedFd)> {
+/// Makes a pair of connected sockets.
+pub(super) fn unix(shape: ChannelShape) -> Result<(OwnedFd, OwnedFd)> {
     let os = |e: rustix::io::Errno| Error::os("create", e.raw_os_error(), "a pair of sockets");
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(os)?;
     for socket in [&pair.0, &pair.1] {

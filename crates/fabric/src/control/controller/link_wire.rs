@@ -1,5 +1,6 @@
 //! The connection between two controllers while they connect a link: over TLS where this side has
-//! an identity, until the ends get the socket. They seal their bytes themselves.
+//! an identity, until the ends get the socket, or for as long as bridges move the bytes by UCX. The
+//! ends seal their bytes themselves.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -68,7 +69,7 @@ impl LinkWire {
     /// # Errors
     /// Errors of sending.
     pub(super) fn say(&mut self, bytes: &[u8]) -> Result<()> {
-        let full = || Error::new(ErrorKind::Device, "join", "the connection did not take a message of 48 bytes");
+        let full = || Error::new(ErrorKind::Device, "join", "the connection did not take a short message");
         if let Some(tls) = &mut self.tls {
             tls.write(bytes)?;
             return if tls.flush(&self.socket)? { Ok(()) } else { Err(full()) };
@@ -96,6 +97,17 @@ impl LinkWire {
                 Err(e) => return Err(Error::os("join", e.raw_os_error(), "the other controller")),
             }
         }
+    }
+
+    /// The address of this side.
+    ///
+    /// # Errors
+    /// Errors of asking the kernel.
+    pub(super) fn local(&self) -> Result<IpAddr> {
+        let os = |e: Errno| Error::os("join", e.raw_os_error(), "the address of this side");
+        let address = rustix::net::getsockname(&self.socket).map_err(os)?;
+        let address = std::net::SocketAddr::try_from(address).map_err(os)?;
+        Ok(address.ip().to_canonical())
     }
 
     /// The socket, for the end of the link. Not a byte behind the conversation was read.

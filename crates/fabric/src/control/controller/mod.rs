@@ -1,6 +1,8 @@
 //! The controller: the one process that creates, delegates, activates and revokes (the paper's
 //! kernel tile).
 
+mod bridged;
+mod bridging;
 pub(super) mod joining;
 pub(super) mod link;
 mod link_wire;
@@ -19,6 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, pidfd_open};
 
+use self::bridging::Bridging;
 use self::joining::Joining;
 use self::link::Link;
 use self::objects::{ControlledObject, Endpoint};
@@ -33,7 +36,9 @@ use crate::control::devices::stderr::{DeviceStderr, StderrWriter};
 use crate::control::limits::DeviceLimits;
 use crate::control::protocol::{Answer, Ask, ControllerStatus, DEVICE, DeviceEvent, EndpointId, EndpointSpec, Tell};
 use crate::control::tls::TlsIdentity;
+use crate::control::ucx_links::UcxLinkOptions;
 use crate::device::{DeviceRole, StreamReport};
+use crate::transport::Carrier;
 
 /// The most objects and devices of one application.
 const MAX_OBJECTS: usize = 4096;
@@ -58,6 +63,12 @@ pub(super) struct Controller {
     pub(super) joins: BTreeMap<ObjectId, Joining>,
     /// With one, links are connected over TLS.
     pub(super) identity: Option<TlsIdentity>,
+    /// Links whose bytes go by UCX, until they have ended.
+    pub(super) bridges: BTreeMap<ObjectId, Bridging>,
+    /// How links to other machines go by UCX, if they may.
+    pub(super) ucx_links: Option<UcxLinkOptions>,
+    /// The bytes of bridges that have ended well.
+    pub(super) bridged_bytes: u64,
     pub(super) peers: BTreeMap<Party, Peer>,
     pub(super) revocations: Revocations,
     pub(super) groups: Groups,
@@ -77,6 +88,9 @@ impl Controller {
             object_of: BTreeMap::new(),
             joins: BTreeMap::new(),
             identity: None,
+            bridges: BTreeMap::new(),
+            ucx_links: None,
+            bridged_bytes: 0,
             peers,
             revocations: Revocations::default(),
             groups: Groups::find(),
@@ -89,6 +103,10 @@ impl Controller {
 
     /// Executes a request of a party, as far as it is allowed.
     pub(super) fn serve(&mut self, by: Party, ask: Ask, fds: Vec<OwnedFd>) {
+        if let (Party::APPLICATION, Ask::Connection { shape, carrier: Carrier::Ucx }) = (by, &ask) {
+            // It is answered when the bridges have met.
+            return self.bridge_within(*shape);
+        }
         let answer = match self.noted(by, &ask) {
             Some(()) => return,
             None => self.answer(by, ask, fds),
@@ -144,6 +162,7 @@ impl Controller {
                 | Ask::Offer { .. }
                 | Ask::Join { .. }
                 | Ask::Secure { .. }
+                | Ask::UcxLinks { .. }
                 | Ask::Memory { .. }
                 | Ask::Run { .. }
                 | Ask::Stop { .. }
@@ -163,6 +182,10 @@ impl Controller {
             Ask::Join { spec, to, key } => self.join(spec, to, key),
             Ask::Secure { identity } => {
                 self.identity = Some(*identity);
+                Ok(Answer::Done)
+            }
+            Ask::UcxLinks { options } => {
+                self.ucx_links = Some(options);
                 Ok(Answer::Done)
             }
             Ask::Memory { len } => self.created(by, |_| ControlledObject::memory(len)),
@@ -332,6 +355,7 @@ impl Controller {
 
     /// Ends everything, because the application has gone or the controller must end.
     pub(super) fn end(&mut self) {
+        self.bridges.clear();
         for controlled in self.objects.values_mut() {
             controlled.end(State::ControllerGone);
         }
@@ -375,6 +399,8 @@ impl Controller {
             capabilities: self.tree.len(),
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count()),
             releasing: self.objects.values().map(releasing).sum(),
+            bridges: self.bridges.values().map(Bridging::running).sum(),
+            bridged_bytes: self.bridged_bytes,
             charges: devices().map(|(party, _, device)| device.quota.charge(party, device.child.id())).collect(),
         };
         Answer::Status { status, more }

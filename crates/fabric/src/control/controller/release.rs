@@ -218,6 +218,8 @@ impl Controller {
         }
         let objects = &self.objects;
         self.joins.retain(|object, _| objects.get(object).is_some_and(|controlled| !controlled.ended));
+        // The bridges of what was revoked are killed.
+        self.bridges.retain(|object, _| objects.get(object).is_some_and(|controlled| !controlled.ended));
     }
 
     /// Notes that a party has closed its socket.

@@ -26,6 +26,7 @@ use crate::control::limits::DeviceLimits;
 use crate::control::packet::{self, Arrived, PACKET_BYTES};
 use crate::control::protocol::CONTROLLER;
 use crate::control::protocol::{Answer, Ask, ControllerStatus, DeviceEvent, Tell};
+use crate::control::ucx_links::UcxLinkOptions;
 use crate::device::DeviceRole;
 use crate::error_text::relayed;
 use crate::memory::MemoryEndpoint;
@@ -155,10 +156,12 @@ impl Session {
     }
 
     /// Creates a channel between two parties of this machine over the given carrier. The capability
-    /// has all rights to it.
+    /// has all rights to it. Over UCX it returns when two processes have started and have met,
+    /// which takes a moment.
     ///
     /// # Errors
-    /// `InvalidInput` for a bad shape, `OutOfMemory`, and errors of making sockets.
+    /// `InvalidInput` for a bad shape, `OutOfMemory`, and errors of making sockets. `Unavailable`
+    /// where the carrier is UCX, and that is not installed or does not work here.
     pub fn channel_over(&mut self, shape: ChannelShape, carrier: Carrier) -> Result<Cap> {
         match carrier {
             Carrier::SharedMemory => self.channel(shape),
@@ -232,6 +235,15 @@ impl Session {
         self.done(&Ask::Secure { identity: Box::new(identity.clone()) })
     }
 
+    /// Lets links of [`LinkCarrier::Ucx`](super::super::LinkCarrier) that are offered or joined
+    /// from now on go by UCX, as the options say. They must say that the network is trusted.
+    ///
+    /// # Errors
+    /// `Unavailable` where the controller has ended.
+    pub fn ucx_links(&mut self, options: &UcxLinkOptions) -> Result<()> {
+        self.done(&Ask::UcxLinks { options: options.clone() })
+    }
+
     /// Waits until a link that was offered or joined is connected.
     ///
     /// # Errors
@@ -240,7 +252,7 @@ impl Session {
     pub fn joined(&mut self, link: Cap, patience: Patience) -> Result<()> {
         match self.event_where(patience, |e| matches!(e, DeviceEvent::Link { cap, .. } if *cap == link))? {
             DeviceEvent::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why).with_advice(
-                "check that it is offered there with the same key, shape and encryption and the opposite side, then join again",
+                "check that it is offered there with the same key, shape, encryption and carrier and the opposite side, then join again",
             )),
             _ => Ok(()),
         }

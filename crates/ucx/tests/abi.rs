@@ -18,7 +18,7 @@ fn structures_are_those_of_the_header() {
         println!("SKIPPED: structures are those of the header: there is no C compiler");
         return;
     };
-    let ours = datapipes_net::ucx_layout();
+    let ours = datapipes_ucx::ucx_layout();
     let rows: String = ours.iter().map(|(name, _)| format!("  printf(\"%lld\\n\", (long long)({name}));\n")).collect();
     let program =
         format!("#include <stddef.h>\n#include <stdio.h>\n#include <ucp/api/ucp.h>\nint main(void) {{\n{rows}}}\n");

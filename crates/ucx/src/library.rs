@@ -16,7 +16,9 @@ use std::sync::OnceLock;
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::abi::{ContextParams, EndpointParams, Handle, MapParams, RequestParams, Status, WorkerParams};
+use crate::abi::{
+    ContextParams, EndpointParams, Handle, HandlerParams, MapParams, OK, RequestParams, Status, WorkerParams,
+};
 
 /// The package that has the libraries, in Debian's words.
 const PACKAGE: &str = "libucx0";
@@ -24,8 +26,8 @@ const PACKAGE: &str = "libucx0";
 /// and keepalive between processes.
 const MIN_MINOR: c_uint = 11;
 
-/// The functions of UCX that are used.
-pub(crate) struct Ucx {
+/// The functions of UCX that are used, and its version.
+pub struct Ucx {
     pub(crate) status_string: unsafe extern "C" fn(Status) -> *const c_char,
     pub(crate) config_read: unsafe extern "C" fn(*const c_char, *const c_char, *mut Handle) -> Status,
     pub(crate) config_modify: unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> Status,
@@ -51,10 +53,20 @@ pub(crate) struct Ucx {
     pub(crate) put:
         unsafe extern "C" fn(Handle, *const c_void, usize, u64, Handle, *const RequestParams) -> *mut c_void,
     pub(crate) get: unsafe extern "C" fn(Handle, *mut c_void, usize, u64, Handle, *const RequestParams) -> *mut c_void,
+    pub(crate) set_handler: unsafe extern "C" fn(Handle, *const HandlerParams) -> Status,
+    pub(crate) send_message: unsafe extern "C" fn(
+        Handle,
+        c_uint,
+        *const c_void,
+        usize,
+        *const c_void,
+        usize,
+        *const RequestParams,
+    ) -> *mut c_void,
     pub(crate) request_status: unsafe extern "C" fn(Handle) -> Status,
     pub(crate) request_free: unsafe extern "C" fn(Handle),
     /// The version, as the library tells it.
-    pub(crate) version: String,
+    pub version: String,
 }
 
 impl Ucx {
@@ -62,7 +74,7 @@ impl Ucx {
     ///
     /// # Errors
     /// What is not installed, or which other version is.
-    pub(crate) fn get() -> Result<&'static Ucx, String> {
+    pub fn get() -> Result<&'static Ucx, String> {
         static LOADED: OnceLock<Result<Ucx, String>> = OnceLock::new();
         LOADED.get_or_init(Ucx::load).as_ref().map_err(String::clone)
     }
@@ -71,7 +83,7 @@ impl Ucx {
     ///
     /// # Errors
     /// `Unavailable`, with the package's name.
-    pub(crate) fn required(operation: &'static str) -> Result<&'static Ucx> {
+    pub fn required(operation: &'static str) -> Result<&'static Ucx> {
         Ucx::get().map_err(|why| {
             Error::new(ErrorKind::Unavailable, operation, why)
                 .with_advice(format!("install UCX 1.{MIN_MINOR} or later (Debian: {PACKAGE})"))
@@ -82,12 +94,12 @@ impl Ucx {
     ///
     /// # Errors
     /// What is not installed.
-    pub(crate) fn installed() -> Result<String, String> {
+    pub fn installed() -> Result<String, String> {
         let folders =
             ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
         let here = folders.iter().map(|folder| Path::new(folder).join("libucp.so.0")).find(|file| file.exists());
         match here {
-            Some(file) => Ok(format!("{}, loaded when remote memory is connected", file.display())),
+            Some(file) => Ok(format!("{}, loaded when it is used", file.display())),
             // It may be where only the loader looks.
             None => Ucx::get().map(|ucx| format!("UCX {}", ucx.version)),
         }
@@ -151,6 +163,8 @@ impl Ucx {
                 rkey_destroy: ucp.function("ucp_rkey_destroy")?,
                 put: ucp.function("ucp_put_nbx")?,
                 get: ucp.function("ucp_get_nbx")?,
+                set_handler: ucp.function("ucp_worker_set_am_recv_handler")?,
+                send_message: ucp.function("ucp_am_send_nbx")?,
                 request_status: ucp.function("ucp_request_check_status")?,
                 request_free: ucp.function("ucp_request_free")?,
                 version,
@@ -159,7 +173,7 @@ impl Ucx {
     }
 
     /// A status of UCX in words.
-    pub(crate) fn words_of(&self, status: Status) -> String {
+    pub fn words_of(&self, status: Status) -> String {
         // SAFETY: it returns a string that is never freed, for any status.
         let words = unsafe { (self.status_string)(status) };
         if words.is_null() {
@@ -174,7 +188,7 @@ impl Ucx {
     /// # Errors
     /// `Unavailable` for every status but `UCS_OK`.
     pub(crate) fn check(&self, status: Status, asked: &'static str) -> Result<()> {
-        if status == super::abi::OK {
+        if status == OK {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unavailable, asked, format!("UCX {}: {}", self.version, self.words_of(status))))
@@ -237,19 +251,6 @@ impl FatalHandlers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn loading_leaves_the_handlers_of_signals_as_they_were() {
-        let before: Vec<_> = FatalHandlers::now().0.iter().map(|(_, action)| action.sa_sigaction).collect();
-        match Ucx::get() {
-            Err(why) => println!("SKIPPED: handlers of signals: {why}"),
-            Ok(ucx) => {
-                println!("UCX {}", ucx.version);
-                let after: Vec<_> = FatalHandlers::now().0.iter().map(|(_, action)| action.sa_sigaction).collect();
-                assert_eq!(before, after);
-            }
-        }
-    }
 
     #[test]
     fn what_is_not_installed_is_named_with_its_package() {

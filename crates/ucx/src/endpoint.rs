@@ -1,49 +1,35 @@
-//! A worker that is connected to a peer's memory: put, get, flush, and the end.
+//! A worker that is connected to a peer's: its failure, its requests, and its end.
 //!
 //! The end is the point: bytes of this process are read and written by operations in flight, until
 //! each was asked for and found done, or until the worker is destroyed. UCX copies with this
 //! process's threads (shared memory, TCP) or by queues of a device that belong to the worker
-//! (RDMA), and destroying the worker ends both. So whoever drops the connection may let go of the
+//! (RDMA), and destroying the worker ends both. So whoever drops the endpoint may let go of the
 //! memory.
 //!
-//! This module's unsafe code calls functions of UCX with objects that live as long as the
-//! connection. The error handler writes a number that the connection owns, in a box.
+//! This module's unsafe code calls functions of UCX with objects that live as long as the endpoint.
+//! The error handler writes a number that the endpoint owns, in a box.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use datapipes_core::Result;
+use datapipes_core::{Error, Result};
 
-use super::abi::{self, EndpointParams, Handle, RequestParams, SocketAddress, Started, Status};
-use super::worker::{Armed, UcxWorker};
-use crate::control::settings::UcxSettings;
+use crate::abi::{self, EndpointParams, Handle, RequestParams, SocketAddress, Started, Status};
+use crate::settings::UcxSettings;
+use crate::worker::UcxWorker;
 
 /// How long an orderly end may take.
 const ORDERLY_END: Duration = Duration::from_millis(200);
 /// Zeros behind an address of UCX, which has no length of its own.
-const PADDING: usize = 4096;
+pub(crate) const PADDING: usize = 4096;
 
-/// What the exporter says of its memory, for UCX.
-#[derive(Clone, Debug)]
-pub(crate) struct PeerMemory {
-    /// Where the peer's worker is.
-    pub(crate) worker: Vec<u8>,
-    /// The key of UCX for the memory.
-    pub(crate) key: Vec<u8>,
-    /// The address of the first byte, in the peer.
-    pub(crate) start: u64,
-}
-
-/// A connection to a peer's memory.
-pub(crate) struct PeerConnection {
-    worker: UcxWorker,
-    endpoint: Handle,
-    key: Handle,
-    start: u64,
+/// A worker with a way to one peer.
+pub(crate) struct PeerEndpoint {
+    pub(crate) worker: UcxWorker,
+    pub(crate) endpoint: Handle,
     /// Whether UCX tells of a peer that fails.
     tells_failure: bool,
     /// Whether an operation ended well, for which both sides must have found each other.
@@ -53,43 +39,44 @@ pub(crate) struct PeerConnection {
 }
 
 // SAFETY: as for the worker, to which all of it belongs.
-unsafe impl Send for PeerConnection {}
+unsafe impl Send for PeerEndpoint {}
 
 /// An operation that goes on. It is asked until it is done, and then freed, or it ends with the
 /// connection.
 #[derive(Debug)]
-pub(crate) struct PeerRequest(Handle);
+pub struct PeerRequest(Handle);
 
 // SAFETY: it is used only with the connection that made it, by one thread at a time.
 unsafe impl Send for PeerRequest {}
 
 /// The outcome of an operation that was started or asked.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub enum Outcome {
+    /// The operation is done.
     Done,
+    /// The operation goes on.
     Pending(PeerRequest),
+    /// The operation failed, with UCX's number.
     Failed(Status),
 }
 
 unsafe extern "C" fn on_error(failure: *mut c_void, _endpoint: Handle, status: Status) {
-    // SAFETY: the argument is the number in the connection's box, which outlives the worker that
+    // SAFETY: the argument is the number in the endpoint's box, which outlives the worker that
     // calls this.
     let failure = unsafe { &*failure.cast::<AtomicI32>() };
     let _ = failure.compare_exchange(0, i32::from(status), Ordering::Relaxed, Ordering::Relaxed);
 }
 
-impl PeerConnection {
-    /// Connects to the memory of a peer that proved to have the same key: UCX believes what the
-    /// peer says of itself.
+impl PeerEndpoint {
+    /// Makes a way from a worker to a peer's. It is used first by the first operation.
     ///
     /// # Errors
     /// `Unavailable` where UCX finds no way to the peer.
-    pub(crate) fn open(settings: &UcxSettings, peer: &PeerMemory) -> Result<PeerConnection> {
-        let worker = UcxWorker::open(settings)?;
+    pub(crate) fn open(worker: UcxWorker, settings: &UcxSettings, peer: &[u8]) -> Result<PeerEndpoint> {
         let ucx = worker.ucx;
         let failure = Box::new(AtomicI32::new(0));
-        let mut address = peer.worker.clone();
-        address.resize(peer.worker.len() + PADDING, 0);
+        let mut address = peer.to_vec();
+        address.resize(peer.len() + PADDING, 0);
         let none = || SocketAddress { address: std::ptr::null(), len: 0 };
         let params = EndpointParams {
             field_mask: abi::EP_REMOTE_ADDRESS | abi::EP_ERROR_MODE | abi::EP_ERROR_HANDLER,
@@ -108,43 +95,9 @@ impl PeerConnection {
         // SAFETY: the worker lives, the structure lives during the call, and the handler's argument
         // is in a box that is dropped after the worker.
         let status = unsafe { (ucx.ep_create)(worker.worker, &raw const params, &raw mut endpoint) };
-        let within = |e: datapipes_core::Error| e.within(format!("a way to the exporter by {}", settings.transports));
-        ucx.check(status, "connect").map_err(within)?;
-        let (start, tells_failure) = (peer.start, settings.tells_failure);
-        let key = null_mut();
-        let mut connection = PeerConnection { worker, endpoint, key, start, tells_failure, is_met: false, failure };
-        let mut key = peer.key.clone();
-        key.resize(peer.key.len() + PADDING, 0);
-        // SAFETY: the endpoint lives; the bytes live during the call.
-        let status = unsafe { (ucx.rkey_unpack)(endpoint, key.as_ptr().cast(), &raw mut connection.key) };
-        ucx.check(status, "connect").map_err(within)?;
-        Ok(connection)
-    }
-
-    /// Starts a copy of this process's bytes to the peer's at `offset`. Its end says that the bytes
-    /// here are free; [`flush`](Self::flush) says that they arrived.
-    ///
-    /// # Safety
-    /// `from..from + len` stays readable, and is not written, until the operation was found done or
-    /// this connection is dropped. `offset..offset + len` lies within the peer's memory.
-    pub(crate) unsafe fn put(&mut self, from: *const u8, len: usize, offset: u64) -> Outcome {
-        let (ucx, params) = (self.worker.ucx, RequestParams::new(0, 0));
-        // SAFETY: the caller promises the bytes; endpoint and key live as long as `self`.
-        self.started(unsafe {
-            (ucx.put)(self.endpoint, from.cast(), len, self.start.wrapping_add(offset), self.key, &raw const params)
-        })
-    }
-
-    /// Starts a copy of the peer's bytes at `offset`.
-    ///
-    /// # Safety
-    /// As for [`put`](Self::put), and nothing else accesses `to..to + len` meanwhile.
-    pub(crate) unsafe fn get(&mut self, to: *mut u8, len: usize, offset: u64) -> Outcome {
-        let (ucx, params) = (self.worker.ucx, RequestParams::new(0, 0));
-        // SAFETY: as in `put`.
-        self.started(unsafe {
-            (ucx.get)(self.endpoint, to.cast(), len, self.start.wrapping_add(offset), self.key, &raw const params)
-        })
+        ucx.check(status, "connect").map_err(|e| within(e, settings))?;
+        let tells_failure = settings.tells_failure;
+        Ok(PeerEndpoint { worker, endpoint, tells_failure, is_met: false, failure })
     }
 
     /// Starts an operation that ends when all that were started before it have ended at the peer.
@@ -154,7 +107,8 @@ impl PeerConnection {
         self.started(unsafe { (ucx.ep_flush)(self.endpoint, &raw const params) })
     }
 
-    fn started(&mut self, pointer: *mut c_void) -> Outcome {
+    /// What became of an operation that was just started.
+    pub(crate) fn started(&mut self, pointer: *mut c_void) -> Outcome {
         match Started::of(pointer) {
             Started::Done => {
                 self.is_met = true;
@@ -168,7 +122,7 @@ impl PeerConnection {
     /// Asks an operation, and frees it where it is done.
     pub(crate) fn ask(&mut self, request: PeerRequest) -> Outcome {
         let ucx = self.worker.ucx;
-        // SAFETY: the request was made by this connection and not freed: it is freed only here,
+        // SAFETY: the request was made by this endpoint and not freed: it is freed only here,
         // where the value is not given back.
         let status = unsafe { (ucx.request_status)(request.0) };
         if status == abi::IN_PROGRESS {
@@ -195,45 +149,21 @@ impl PeerConnection {
         }
     }
 
-    /// Does what there is to do; false if there was nothing.
-    pub(crate) fn progress(&mut self) -> bool {
-        self.worker.progress()
-    }
-
-    /// As [`UcxWorker::arm`].
-    ///
-    /// # Errors
-    /// Errors of UCX.
-    pub(crate) fn arm(&mut self) -> Result<Armed> {
-        self.worker.arm()
-    }
-
-    /// The descriptor of the worker, as [`UcxWorker::event`].
-    pub(crate) fn event(&self) -> BorrowedFd<'_> {
-        self.worker.event()
-    }
-
     /// The error of the peer that UCX told, if any.
     pub(crate) fn failure(&self) -> Option<Status> {
         let status = self.failure.load(Ordering::Relaxed);
         Status::try_from(status).ok().filter(|status| *status != abi::OK)
     }
-
-    /// A status in words.
-    pub(crate) fn words_of(&self, status: Status) -> String {
-        self.worker.ucx.words_of(status)
-    }
 }
 
-impl Drop for PeerConnection {
+/// Says by what transports a way was looked for.
+pub(crate) fn within(e: Error, settings: &UcxSettings) -> Error {
+    e.within(format!("a way to the peer by {}", settings.transports))
+}
+
+impl Drop for PeerEndpoint {
     fn drop(&mut self) {
         let ucx = self.worker.ucx;
-        // SAFETY: the key is destroyed once, before its endpoint.
-        unsafe {
-            if !self.key.is_null() {
-                (ucx.rkey_destroy)(self.key);
-            }
-        }
         // UCX before 1.14 aborts where an endpoint is closed by force while queues of RDMA are
         // being connected. One that is never connected ends with the worker, without a word.
         if self.tells_failure && !self.is_met && self.failure().is_none() {

@@ -1,7 +1,8 @@
-//! What a holder may do, so that a client that takes it over has gained nothing but the export.
+//! What a process that a peer of UCX could take over may do, so that the peer has gained nothing
+//! but what it was given: the holder of an export, or a bridge of a link.
 //!
-//! Over TCP and shared memory a peer of UCX can write any memory of the holder, its stack included,
-//! and so run code in it. The holder has the export's pages, and nothing else that is worth having:
+//! Over TCP and shared memory a peer of UCX can write any memory of the process, its stack
+//! included, and so run code in it. It has what it moves, and nothing else that is worth having:
 //!
 //! * Landlock, before UCX is loaded: files below system folders can be read, and nothing can be
 //!   written, but RDMA's devices. No signal reaches others. Tracing others is refused.
@@ -9,9 +10,9 @@
 //!   descriptors that there are, and over connections that come in. No program, process or thread
 //!   starts, nothing connects or listens, no memory becomes executable.
 //!
-//! Rejected: another user without rights, as for the devices of the fabric, since a peer of shared
-//! memory must be of the same user. A holder of shared memory can therefore attach other System V
-//! segments of its user, which its client can do anyway.
+//! Rejected for holders: another user without rights, as for the devices of the fabric, since a
+//! peer of shared memory must be of the same user. A holder of shared memory can therefore attach
+//! other System V segments of its user, which its client can do anyway.
 
 use std::collections::BTreeMap;
 
@@ -30,14 +31,25 @@ const READ: [&str; 8] = ["/usr", "/lib", "/lib64", "/etc", "/proc", "/sys", "/de
 /// What it writes below them.
 const WRITTEN: [&str; 2] = ["/dev/null", "/dev/infiniband"];
 
+/// What a confined process uses UCX for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfinedUse<'a> {
+    /// Nothing: the kernel copies for it.
+    Nothing,
+    /// A peer reads and writes its memory, by these transports.
+    Memory(&'a str),
+    /// It exchanges messages with a peer that it has met, by these transports.
+    Messages(&'a str),
+}
+
 /// Takes away files and signals. It must be the only thread. Returns whether this kernel enforces
 /// it.
 ///
 /// # Errors
 /// `Unavailable` where the process cannot give up privileges. A kernel without Landlock is no
 /// error: the filter of system calls remains.
-pub(super) fn confine_paths() -> Result<bool> {
-    let os = |e: rustix::io::Errno| Error::os("confine", e.raw_os_error(), "a holder");
+pub fn confine_paths() -> Result<bool> {
+    let os = |e: rustix::io::Errno| Error::os("confine", e.raw_os_error(), "a process that uses UCX");
     rustix::thread::set_no_new_privs(true).map_err(os)?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(os)?;
     let rule = |path: &&str, access| PathFd::new(path).map(|fd| PathBeneath::new(fd, access)).ok();
@@ -53,33 +65,30 @@ pub(super) fn confine_paths() -> Result<bool> {
         .and_then(|r| r.add_rules(rules.into_iter().chain(written).map(Ok::<_, landlock::RulesetError>)))
         .and_then(|r| r.restrict_self());
     let enforced = ruleset.map(|status| status.ruleset != RulesetStatus::NotEnforced);
-    enforced.map_err(|e| Error::new(ErrorKind::Unavailable, "confine", format!("a holder: {e}")))
+    enforced.map_err(|e| Error::new(ErrorKind::Unavailable, "confine", format!("a process that uses UCX: {e}")))
 }
-
-/// In place of transports: the holder moves nothing itself.
-pub(super) const NO_TRANSPORT: &str = "";
 
 /// Takes away system calls, from all threads.
 ///
 /// # Errors
-/// `Unavailable` where the kernel has no such filters: a holder does not run without one.
-pub(super) fn confine_calls(transports: &str) -> Result<()> {
+/// `Unavailable` where the kernel has no such filters: such a process does not run without one.
+pub fn confine_calls(used_for: ConfinedUse<'_>) -> Result<()> {
     let refused =
         |e: &dyn std::fmt::Display| Error::new(ErrorKind::Unavailable, "confine", format!("the filter of calls: {e}"));
-    let filter = filter(transports).map_err(|e| refused(&e))?;
+    let filter = filter(used_for).map_err(|e| refused(&e))?;
     seccompiler::apply_filter_all_threads(&filter).map_err(|e| refused(&e))
 }
 
-fn filter(transports: &str) -> Result<BpfProgram, seccompiler::BackendError> {
+fn filter(used_for: ConfinedUse<'_>) -> Result<BpfProgram, seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
-    SeccompFilter::new(allowed(transports)?, refuse, SeccompAction::Allow, arch)?.try_into()
+    SeccompFilter::new(allowed(used_for)?, refuse, SeccompAction::Allow, arch)?.try_into()
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// The system calls that a holder may make.
-fn allowed(transports: &str) -> Result<Rules, seccompiler::BackendError> {
+/// The system calls that such a process may make.
+fn allowed(used_for: ConfinedUse<'_>) -> Result<Rules, seccompiler::BackendError> {
     let plain = [
         // Calls that move bytes over descriptors that there are.
         libc::SYS_read,
@@ -160,7 +169,11 @@ fn allowed(transports: &str) -> Result<Rules, seccompiler::BackendError> {
     // Questions about interfaces (`SIOC...`); devices of RDMA have others.
     let of_interfaces = word(1, SeccompCmpOp::MaskedEq(0xffff_ff00), 0x8900)?;
     let of_blocking = word(1, SeccompCmpOp::Eq, libc::FIONBIO)?;
-    let plain = transports.split(',').all(|name| matches!(name, "tcp" | "sysv" | NO_TRANSPORT));
+    let transports = match used_for {
+        ConfinedUse::Nothing => "",
+        ConfinedUse::Memory(transports) | ConfinedUse::Messages(transports) => transports,
+    };
+    let plain = transports.split(',').all(|name| matches!(name, "tcp" | "sysv" | ""));
     let ioctl = vec![SeccompRule::new(vec![of_interfaces])?, SeccompRule::new(vec![of_blocking])?];
     rules.insert(libc::SYS_ioctl, if plain { ioctl } else { Vec::new() });
     if transports == "sysv" {
@@ -169,7 +182,12 @@ fn allowed(transports: &str) -> Result<Rules, seccompiler::BackendError> {
             rules.insert(call, Vec::new());
         }
     } else {
-        if transports != NO_TRANSPORT {
+        if matches!(used_for, ConfinedUse::Messages(_)) {
+            // UCX gathers what it sends by TCP. Nobody who takes descriptors listens: a device
+            // takes them from its controller alone.
+            rules.insert(libc::SYS_sendmsg, Vec::new());
+        }
+        if used_for != ConfinedUse::Nothing {
             // Sockets that stay unconnected, to ask about interfaces: with no address to send to,
             // and no datagrams, they reach nobody.
             let stream = word(1, SeccompCmpOp::MaskedEq(0xf), libc::SOCK_STREAM as u64)?;
@@ -191,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_confined_process_reads_system_folders_alone_and_starts_nothing() {
-        let secret = std::env::temp_dir().join(format!("datapipes-secret-{}", std::process::id()));
+        let secret = std::env::temp_dir().join(format!("datapipes-ucx-secret-{}", std::process::id()));
         std::fs::write(&secret, "secret").unwrap();
         in_child(&|| {
             let refused =
@@ -200,11 +218,11 @@ mod tests {
                 refused(std::fs::read(&secret).unwrap_err());
                 refused(std::fs::write(&secret, "changed").unwrap_err());
             } else {
-                println!("SKIPPED: files of a holder: this kernel has no Landlock");
+                println!("SKIPPED: files of a confined process: this kernel has no Landlock");
             }
             std::fs::read("/proc/self/status").unwrap();
             assert!(UnixDatagram::unbound().is_ok());
-            confine_calls("sysv").unwrap();
+            confine_calls(ConfinedUse::Memory("sysv")).unwrap();
             refused(UnixDatagram::unbound().unwrap_err());
             refused(std::process::Command::new("/bin/true").status().unwrap_err());
             refused(std::thread::Builder::new().spawn(|| ()).map(drop).unwrap_err());

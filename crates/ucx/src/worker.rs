@@ -13,16 +13,25 @@ use std::ptr::null_mut;
 
 use datapipes_core::{Error, ErrorKind, Result, threads};
 
-use super::abi::{self, ContextParams, Handle, MapParams, WorkerParams};
-use super::library::Ucx;
-use crate::control::settings::{RemoteRights, UcxSettings};
+use crate::abi::{self, ContextParams, Handle, MapParams, WorkerParams};
+use crate::library::Ucx;
+use crate::settings::UcxSettings;
 
 /// The longest address or packed key of UCX that is believed.
-pub(crate) const MAX_BLOB_BYTES: usize = 16 << 10;
+pub const MAX_BLOB_BYTES: usize = 16 << 10;
+
+/// What a worker is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UcxUse {
+    /// Reading and writing a peer's memory, or letting a peer do so.
+    Memory,
+    /// Messages to a peer and from it.
+    Messages,
+}
 
 /// What a worker has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Armed {
+pub enum Armed {
     /// Its event tells of what comes next.
     Yes,
     /// There is something already: progress first.
@@ -30,10 +39,10 @@ pub(crate) enum Armed {
 }
 
 /// A context with one worker.
-pub(crate) struct UcxWorker {
-    pub(super) ucx: &'static Ucx,
+pub struct UcxWorker {
+    pub(crate) ucx: &'static Ucx,
     context: Handle,
-    pub(super) worker: Handle,
+    pub(crate) worker: Handle,
     /// A duplicate of the worker's descriptor, so that it is open as long as this value.
     event: OwnedFd,
     exposed: Vec<Handle>,
@@ -47,15 +56,15 @@ impl UcxWorker {
     ///
     /// # Errors
     /// `Unavailable` where UCX is absent or lacks the transports.
-    pub(crate) fn open(settings: &UcxSettings) -> Result<UcxWorker> {
+    pub fn open(settings: &UcxSettings, use_for: UcxUse) -> Result<UcxWorker> {
         let ucx = Ucx::required("open")?;
         let settings = settings.clone();
-        let opened = threads::spawn("ucx-open", move || UcxWorker::make(ucx, &settings))?;
+        let opened = threads::spawn("ucx-open", move || UcxWorker::make(ucx, &settings, use_for))?;
         threads::join(opened).map_err(|none| none.error("open"))?
     }
 
-    fn make(ucx: &'static Ucx, settings: &UcxSettings) -> Result<UcxWorker> {
-        let context = open_context(ucx, settings)?;
+    fn make(ucx: &'static Ucx, settings: &UcxSettings, use_for: UcxUse) -> Result<UcxWorker> {
+        let context = open_context(ucx, settings, use_for)?;
         let mut params = WorkerParams {
             field_mask: abi::WORKER_THREAD_MODE,
             thread_mode: abi::THREAD_MODE_SERIALIZED,
@@ -95,8 +104,8 @@ impl UcxWorker {
         }
     }
 
-    /// Does what there is to do; false if there was nothing.
-    pub(crate) fn progress(&mut self) -> bool {
+    /// Does what there is to do, and returns whether there was something.
+    pub fn progress(&mut self) -> bool {
         // SAFETY: the worker lives, and `&mut` keeps other threads out.
         unsafe { (self.ucx.progress)(self.worker) != 0 }
     }
@@ -105,7 +114,7 @@ impl UcxWorker {
     ///
     /// # Errors
     /// Errors of UCX.
-    pub(crate) fn arm(&mut self) -> Result<Armed> {
+    pub fn arm(&mut self) -> Result<Armed> {
         // SAFETY: as in `progress`.
         match unsafe { (self.ucx.arm)(self.worker) } {
             abi::BUSY => Ok(Armed::Busy),
@@ -114,7 +123,7 @@ impl UcxWorker {
     }
 
     /// The descriptor that is readable when an armed worker has something to do.
-    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+    pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
@@ -122,7 +131,7 @@ impl UcxWorker {
     ///
     /// # Errors
     /// Errors of UCX.
-    pub(crate) fn address(&mut self) -> Result<Vec<u8>> {
+    pub fn address(&mut self) -> Result<Vec<u8>> {
         let (mut address, mut len) = (null_mut(), 0);
         // SAFETY: the worker lives; both variables live during the call.
         let status = unsafe { (self.ucx.worker_address)(self.worker, &raw mut address, &raw mut len) };
@@ -138,12 +147,12 @@ impl UcxWorker {
     ///
     /// # Safety
     /// `start..start + len` must stay mapped until the worker is dropped, and nothing in this
-    /// process may hold a reference to it: peers read it, and with the right to write it write it,
-    /// at any time.
+    /// process may hold a reference to it: peers read it, and write it where it is `writable`, at
+    /// any time.
     ///
     /// # Errors
     /// Errors of UCX.
-    pub(crate) unsafe fn expose(&mut self, start: *mut u8, len: usize, rights: RemoteRights) -> Result<Vec<u8>> {
+    pub unsafe fn expose(&mut self, start: *mut u8, len: usize, writable: bool) -> Result<Vec<u8>> {
         let read = abi::PROTECTION_LOCAL_READ | abi::PROTECTION_REMOTE_READ;
         let write = abi::PROTECTION_LOCAL_WRITE | abi::PROTECTION_REMOTE_WRITE;
         let params = MapParams {
@@ -151,7 +160,7 @@ impl UcxWorker {
             address: start.cast::<c_void>(),
             len,
             flags: 0,
-            protection: if rights == RemoteRights::ReadWrite { read | write } else { read },
+            protection: if writable { read | write } else { read },
             memory_type: 0,
         };
         let mut memory = null_mut();
@@ -185,7 +194,7 @@ impl Drop for UcxWorker {
     }
 }
 
-fn open_context(ucx: &'static Ucx, settings: &UcxSettings) -> Result<Handle> {
+fn open_context(ucx: &'static Ucx, settings: &UcxSettings, use_for: UcxUse) -> Result<Handle> {
     let mut config = null_mut();
     // SAFETY: without names it reads the variables of the environment that begin with `UCX_`.
     let status = unsafe { (ucx.config_read)(std::ptr::null(), std::ptr::null(), &raw mut config) };
@@ -206,9 +215,13 @@ fn open_context(ucx: &'static Ucx, settings: &UcxSettings) -> Result<Handle> {
     // The queue of shared memory: twice what a pipe has in flight. A version that does not know the
     // setting by this name has a shorter one, and full queues cost time.
     let _ = set("MM_FIFO_SIZE", "256");
+    let feature = match use_for {
+        UcxUse::Memory => abi::FEATURE_RMA,
+        UcxUse::Messages => abi::FEATURE_MESSAGES,
+    };
     let params = ContextParams {
         field_mask: abi::PARAM_FEATURES | abi::PARAM_ESTIMATED_PEERS,
-        features: abi::FEATURE_RMA | abi::FEATURE_WAKEUP,
+        features: abi::FEATURE_WAKEUP | feature,
         request_size: 0,
         request_init: std::ptr::null(),
         request_cleanup: std::ptr::null(),

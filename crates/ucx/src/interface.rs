@@ -13,7 +13,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 ///
 /// # Errors
 /// `NotFound` where none has it; errors of asking.
-pub(super) fn interface_of(address: IpAddr) -> Result<String> {
+pub(crate) fn interface_of(address: IpAddr) -> Result<String> {
     let mut list: *mut libc::ifaddrs = null_mut();
     // SAFETY: it writes the beginning of a list.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {

@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `ucs_status_t`: an enumeration that C packs into one byte.
-pub(crate) type Status = i8;
+pub type Status = i8;
 pub(crate) const OK: Status = 0;
 pub(crate) const IN_PROGRESS: Status = 1;
 pub(crate) const BUSY: Status = -15;
@@ -19,6 +19,7 @@ pub(crate) type Handle = *mut c_void;
 
 pub(crate) const FEATURE_RMA: u64 = 1 << 1;
 pub(crate) const FEATURE_WAKEUP: u64 = 1 << 4;
+pub(crate) const FEATURE_MESSAGES: u64 = 1 << 6;
 pub(crate) const PARAM_FEATURES: u64 = 1 << 0;
 pub(crate) const PARAM_ESTIMATED_PEERS: u64 = 1 << 6;
 pub(crate) const WORKER_THREAD_MODE: u64 = 1 << 0;
@@ -37,6 +38,12 @@ pub(crate) const PROTECTION_REMOTE_READ: c_uint = 1 << 8;
 pub(crate) const PROTECTION_REMOTE_WRITE: c_uint = 1 << 9;
 pub(crate) const OP_FLAGS: u32 = 1 << 4;
 pub(crate) const CLOSE_FORCE: u32 = 1 << 0;
+pub(crate) const HANDLER_ID: u64 = 1 << 0;
+pub(crate) const HANDLER_CALLBACK: u64 = 1 << 2;
+pub(crate) const HANDLER_ARGUMENT: u64 = 1 << 3;
+pub(crate) const SEND_EAGER: u32 = 1 << 1;
+/// Of what is received: its bytes are still at the sender.
+pub(crate) const RECEIVED_RENDEZVOUS: u64 = 1 << 17;
 
 /// `ucp_params_t`.
 #[repr(C)]
@@ -92,6 +99,27 @@ pub(crate) struct EndpointParams {
     pub(crate) connection_request: *mut c_void,
     pub(crate) name: *const c_char,
     pub(crate) local_socket: SocketAddress,
+}
+
+/// The type of `ucp_am_recv_callback_t`.
+pub(crate) type OnMessage =
+    unsafe extern "C" fn(*mut c_void, *const c_void, usize, *mut c_void, usize, *const ReceiveParams) -> Status;
+
+/// `ucp_am_handler_param_t`.
+#[repr(C)]
+pub(crate) struct HandlerParams {
+    pub(crate) field_mask: u64,
+    pub(crate) id: c_uint,
+    pub(crate) flags: u32,
+    pub(crate) on_message: Option<OnMessage>,
+    pub(crate) argument: *mut c_void,
+}
+
+/// `ucp_am_recv_param_t`.
+#[repr(C)]
+pub(crate) struct ReceiveParams {
+    pub(crate) attributes: u64,
+    pub(crate) reply_endpoint: Handle,
 }
 
 /// `ucp_mem_map_params_t`.
@@ -180,6 +208,8 @@ pub fn layout() -> Vec<(&'static str, usize)> {
         "ucs_sock_addr_t" SocketAddress { "addrlen" len }
         "ucp_ep_params_t" EndpointParams { "address" address, "err_mode" error_mode, "err_handler" on_error,
             "user_data" user_data, "flags" flags, "sockaddr" socket, "local_sockaddr" local_socket }
+        "ucp_am_handler_param_t" HandlerParams { "id" id, "flags" flags, "cb" on_message, "arg" argument }
+        "ucp_am_recv_param_t" ReceiveParams { "recv_attr" attributes, "reply_ep" reply_endpoint }
         "ucp_mem_map_params_t" MapParams { "address" address, "length" len, "flags" flags, "prot" protection,
             "memory_type" memory_type }
         "ucp_request_param_t" RequestParams { "flags" flags, "request" request, "cb" callback,
@@ -193,6 +223,12 @@ pub fn layout() -> Vec<(&'static str, usize)> {
         ("-UCS_ERR_LAST", -(LAST_ERROR as i64)),
         ("UCP_FEATURE_RMA", FEATURE_RMA as i64),
         ("UCP_FEATURE_WAKEUP", FEATURE_WAKEUP as i64),
+        ("UCP_FEATURE_AM", FEATURE_MESSAGES as i64),
+        ("UCP_AM_HANDLER_PARAM_FIELD_ID", HANDLER_ID as i64),
+        ("UCP_AM_HANDLER_PARAM_FIELD_CB", HANDLER_CALLBACK as i64),
+        ("UCP_AM_HANDLER_PARAM_FIELD_ARG", HANDLER_ARGUMENT as i64),
+        ("UCP_AM_SEND_FLAG_EAGER", i64::from(SEND_EAGER)),
+        ("UCP_AM_RECV_ATTR_FLAG_RNDV", RECEIVED_RENDEZVOUS as i64),
         ("UCP_PARAM_FIELD_FEATURES", PARAM_FEATURES as i64),
         ("UCP_PARAM_FIELD_ESTIMATED_NUM_EPS", PARAM_ESTIMATED_PEERS as i64),
         ("UCP_WORKER_PARAM_FIELD_THREAD_MODE", WORKER_THREAD_MODE as i64),
