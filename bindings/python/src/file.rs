@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use datapipes::locks::Mutex;
 use datapipes::{Counters, Dram, Error, ErrorKind, Result, Span, Ssd};
@@ -23,6 +24,7 @@ use crate::opened::{Moved, Opened, available, check_memory, constraints, note};
 use crate::pending::{self, Pending};
 use crate::shared;
 use crate::short::{self, AT_ONCE, SHORT};
+use crate::turn;
 
 /// An open file. `datapipes.open` makes it.
 #[pyclass(frozen, subclass, weakref, module = "datapipes", name = "File")]
@@ -374,19 +376,25 @@ impl File {
     }
 
     /// Fills `buffer` from `offset` if the page cache has the bytes, and they are not too many.
-    /// Returns their number, or None: then the bytes of `buffer` may be old or new.
+    /// Returns their number n, or -1 - n where the event loop should have a turn, or None: then the
+    /// bytes of `buffer` may be old or new.
     #[pyo3(signature = (buffer, offset))]
-    fn _at_once(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<Option<usize>> {
+    fn _at_once(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<Option<i64>> {
+        let begun = Instant::now();
         let opened = self.opened(py, "read")?;
-        at_once::read(py, &opened, offset, buffer)
+        let done = at_once::read(py, &opened, offset, buffer)?.map(|len| len as i64);
+        Ok(done.map(|len| if turn::is_due(begun) { -1 - len } else { len }))
     }
 
     /// As `pread`, of what was not read at once; `notifier` becomes readable when it is done.
     #[pyo3(signature = (buffer, offset, notifier))]
     fn _start(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64, notifier: &Notifier) -> PyResult<Pending> {
+        let begun = Instant::now();
         let opened = self.opened(py, "read")?;
         let bytes = Bytes::anywhere(buffer, Use::Write, "read")?;
-        pending::start(py, &opened, offset, bytes, Some(notifier))
+        let pending = pending::start(py, &opened, offset, bytes, Some(notifier))?;
+        turn::note(begun, pending.is_done());
+        Ok(pending)
     }
 
     /// Returns when everything written would survive a power failure.

@@ -55,6 +55,7 @@ mod shared;
 mod short;
 mod shuffle;
 mod sort;
+mod turn;
 mod view;
 mod watched;
 

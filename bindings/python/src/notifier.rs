@@ -80,7 +80,6 @@ impl Told {
 
     fn take(&self) -> Vec<u64> {
         let pipes: Vec<_> = self.watched.lock().iter().filter_map(Weak::upgrade).collect();
-        pipes.iter().for_each(|pipe| pipe.note_turn());
         let done: Vec<u64> = pipes.iter().filter_map(|pipe| pipe.poll()).collect();
         let mut numbers = std::mem::take(&mut *self.numbers.lock());
         if !numbers.is_empty() || done.is_empty() {

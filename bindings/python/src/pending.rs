@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use datapipes::locks::{Condvar, Mutex};
@@ -28,6 +28,7 @@ use crate::kept::{KeptPipes, Staged};
 use crate::machine;
 use crate::notifier::{Notifier, Told};
 use crate::opened::{Opened, available};
+use crate::turn;
 use crate::watched::{self, WatchedPipe};
 
 /// How often a waiter looks for signals (Ctrl-C).
@@ -119,6 +120,7 @@ fn sweep_left(py: Python<'_>) {
 #[pyfunction]
 pub(crate) fn _after_fork_in_child(py: Python<'_>) {
     watched::forget_parents();
+    NOT_DONE.store(0, Ordering::Relaxed);
     let parents = std::mem::take(&mut *UNDER_WAY.lock());
     ABANDONED.lock().clear();
     parents.into_values().for_each(Parts::forsake);
@@ -133,6 +135,9 @@ pub(crate) struct Op {
     /// By this number a notifier names it. No other of the process has it.
     pub(crate) number: u64,
 }
+
+/// Transfers of this process that have no outcome yet.
+static NOT_DONE: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of the next transfer.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -149,12 +154,15 @@ struct Outcome {
 impl Op {
     fn new() -> Arc<Op> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        NOT_DONE.fetch_add(1, Ordering::Relaxed);
         Arc::new(Op { outcome: Mutex::default(), done: Condvar::new(), owner: OwningProcess::here(), number })
     }
 
     pub(crate) fn set(&self, result: datapipes::Result<()>) {
         let mut outcome = self.outcome.lock();
-        outcome.result = Some(result.map_err(Arc::new));
+        if outcome.result.replace(result.map_err(Arc::new)).is_none() {
+            NOT_DONE.fetch_sub(1, Ordering::Relaxed);
+        }
         if outcome.waiting > 0 {
             self.done.notify_all();
         }
@@ -191,6 +199,15 @@ impl Op {
         let mut outcome = waited.0;
         outcome.waiting -= 1;
         outcome.result.clone()
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        // It was not started; or it is the parent's, which a child does not count.
+        if self.owner.is_here() && self.outcome.get_mut().result.is_none() {
+            NOT_DONE.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -251,6 +268,10 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    pub(crate) fn is_done(&self) -> bool {
+        self.op.is_done()
+    }
+
     /// What is left of a read that is over already.
     pub(crate) fn done_at_once(len: u64, opened: &Opened) -> Pending {
         let op = Op::new();
@@ -305,7 +326,8 @@ fn carry_out(
         && let Some(watched) = watched_pipe(py, opened, told)?
         && attached(py, || watched.start(offset, target, op))?
     {
-        if UNDER_WAY.lock().is_empty() {
+        // This read is one of those.
+        if NOT_DONE.load(Ordering::Relaxed) == 1 && turn::may_hold() {
             watched.look();
         }
         return Ok(Carrier::Watched(watched));

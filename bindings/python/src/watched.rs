@@ -37,9 +37,6 @@ const MAX_LEN: u64 = 64 << 10;
 /// So long a caller looks for the end of a read, at most. The loop does nothing else meanwhile.
 const MAX_LOOK: Duration = Duration::from_micros(100);
 
-/// So long callers look together, at most, until the loop has had a turn.
-const MAX_LOOKS: Duration = Duration::from_millis(1);
-
 /// So many reads are not looked for, at most, after those that took longer.
 const MAX_PASSED: u32 = 1023;
 
@@ -78,8 +75,6 @@ struct Read {
 /// Whether to look for the end of the next read.
 #[derive(Default)]
 struct Looks {
-    /// How long callers have looked since the loop had a turn.
-    held: Duration,
     /// So many reads are not looked for.
     pass: u32,
     /// How many were not, the last time: twice as many after the next one that takes long.
@@ -147,9 +142,6 @@ impl WatchedPipe {
     /// so soon.
     pub(crate) fn look(&self) {
         let mut looks = self.looks.lock();
-        if looks.held >= MAX_LOOKS {
-            return;
-        }
         if looks.pass > 0 {
             looks.pass -= 1;
             return;
@@ -157,20 +149,13 @@ impl WatchedPipe {
         let begun = Instant::now();
         loop {
             let is_done = self.poll().is_some();
-            let held = begun.elapsed();
-            if is_done || held >= MAX_LOOK {
-                looks.held += held;
+            if is_done || begun.elapsed() >= MAX_LOOK {
                 looks.passed = if is_done { 0 } else { (2 * looks.passed + 1).min(MAX_PASSED) };
                 looks.pass = looks.passed;
                 return;
             }
             std::hint::spin_loop();
         }
-    }
-
-    /// The loop had a turn.
-    pub(crate) fn note_turn(&self) {
-        self.looks.lock().held = Duration::ZERO;
     }
 
     /// As [`poll`](Self::poll), for others than the loop, which no longer sees the ring readable.

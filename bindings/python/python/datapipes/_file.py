@@ -22,10 +22,14 @@ class File(_datapipes.File):
 
         A task that is cancelled no longer waits; the transfer goes on and keeps the buffer until
         it is done. Up to 1 MiB that the page cache has is read at once, and what a quick disk has
-        within 100 us is waited for without a turn of the loop (for at most 1 ms until it has had one).
+        within 100 us is waited for without a turn of the loop. After about a millisecond of such reads
+        it has one.
         """
         done = self._at_once(buffer, offset)
         if done is not None:
+            if done < 0:
+                await asyncio.sleep(0)  # So that other tasks go on.
+                done = -1 - done
             return done
         loop = asyncio.get_running_loop()
         notifier = notifier_of(loop)

@@ -26,9 +26,9 @@ const MIN_BLOCK: usize = 64 << 10;
 /// blocks are no longer empty. 400 MB in 16 MiB took 4.0 CPU s with 6 such blocks, and 5.0 with 16
 /// of 64 KiB (benchmarks/results/2026-11-25-sort-16mib-blocks.md).
 const LONG_BLOCK: usize = 256 << 10;
-/// The smallest buffer for reading a run. Shorter reads cost more than the passes that they save: 3 GB
-/// in 16 MiB took 34 CPU s with buffers of 32 KiB and two threads, 27 with 64 KiB and one, in the same
-/// time (benchmarks/results/2026-11-28-sort-16mib.md).
+/// The smallest buffer for reading a run. Shorter reads cost more than the passes that they save:
+/// 3 GB in 16 MiB took 34 CPU s with buffers of 32 KiB and two threads, 27 with 64 KiB and one, in
+/// the same time (benchmarks/results/2026-11-28-sort-16mib.md).
 const MIN_BUFFER: usize = 64 << 10;
 /// With at most this much memory, there are checksums for less, so that buffers can be small.
 const SCARCE_MEMORY: usize = 24 << 20;

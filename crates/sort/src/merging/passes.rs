@@ -3,8 +3,8 @@
 //!
 //! A pass merges spilled runs, or inputs that were sorted before. The last pass writes the output.
 //! Every other pass merges several neighbours into one run, so equal records stay in the order of
-//! the input. Passes over different runs are done side by side, each by one thread: nobody looks for
-//! the places where the threads of one pass would meet.
+//! the input. Passes over different runs are done side by side, each by one thread: nobody looks
+//! for the places where the threads of one pass would meet.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -266,8 +266,8 @@ impl<L: Layout> Passes<'_, L> {
         if counts.len() > 1 && is_small && self.spill.compressor.is_none() { counts } else { Vec::new() }
     }
 
-    /// Reserves a run for each group of so many, where all find room: more room is taken at once than
-    /// for one after the other.
+    /// Reserves a run for each group of so many, where all find room: more room is taken at once
+    /// than for one after the other.
     fn reserve_all(&self, sorted: &[MergeInput], counts: &[usize]) -> Result<Option<Vec<Run>>> {
         let (mut made, mut at) = (Vec::with_capacity(counts.len()), 0);
         for count in counts {
@@ -282,8 +282,8 @@ impl<L: Layout> Passes<'_, L> {
         Ok((!made.is_empty()).then_some(made))
     }
 
-    /// Merges groups of so many runs into runs that were reserved for them, side by side: each group
-    /// is merged by one thread, in its share of the memory.
+    /// Merges groups of so many runs into runs that were reserved for them, side by side: each
+    /// group is merged by one thread, in its share of the memory.
     fn to_runs(
         &self,
         sorted: impl Iterator<Item = MergeInput>,
@@ -324,8 +324,8 @@ impl<L: Layout> Passes<'_, L> {
         Ok(all)
     }
 
-    /// Notes in a reserved run what was merged into it, and frees what it did not need and the space
-    /// of what was merged.
+    /// Notes in a reserved run what was merged into it, and frees what it did not need and the
+    /// space of what was merged.
     fn made_run(
         &self,
         mut made: Run,
