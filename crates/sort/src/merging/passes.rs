@@ -252,11 +252,18 @@ impl<L: Layout> Passes<'_, L> {
     /// passes are to come: none where there is one pass to do, or where records are long. `left`
     /// are all that remain, of which the last pass takes `most`.
     fn beside(&self, sorted: &[MergeInput], mut left: usize, most: usize) -> Vec<usize> {
-        let (mut counts, mut at) = (Vec::new(), 0);
+        let (mut counts, mut at, mut bytes) = (Vec::new(), 0, 0);
         while counts.len() < self.merger.threads && left > most {
             let count = next_count(left, most);
             let Some(group) = sorted.get(at..at + count) else { break };
-            if !group.iter().all(|one| matches!(one, MergeInput::Run(run) if crossing(run.longest) == 0)) {
+            let short = group.iter().map(|one| match one {
+                MergeInput::Run(run) if crossing(run.longest) == 0 => Some(run.len),
+                MergeInput::Run(_) | MergeInput::Compressed(_) | MergeInput::Input(_) => None,
+            });
+            let Some(lens) = short.sum::<Option<u64>>() else { break };
+            // More room is taken at once than for one pass after the other.
+            bytes += lens;
+            if !counts.is_empty() && !self.spill.has_room(bytes) {
                 break;
             }
             counts.push(count);
@@ -266,8 +273,7 @@ impl<L: Layout> Passes<'_, L> {
         if counts.len() > 1 && is_small && self.spill.compressor.is_none() { counts } else { Vec::new() }
     }
 
-    /// Reserves a run for each group of so many, where all find room: more room is taken at once
-    /// than for one after the other.
+    /// Reserves a run for each group of so many, where all find room.
     fn reserve_all(&self, sorted: &[MergeInput], counts: &[usize]) -> Result<Option<Vec<Run>>> {
         let (mut made, mut at) = (Vec::with_capacity(counts.len()), 0);
         for count in counts {

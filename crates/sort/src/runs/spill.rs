@@ -122,6 +122,17 @@ impl<'a> Spill<'a> {
         Ok(staging.insert(opened).clone())
     }
 
+    /// Whether there is one place only, and it has room for so many bytes more. Where there are
+    /// several, what one of them has no room for moves on to the next, which may be slower.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let [only] = &self.places[..] else { return false };
+        let uses = self.staging.lock().as_ref().map(Staging::uses).unwrap_or_default();
+        let used: u64 = uses.iter().map(|used| used.placed.saturating_sub(used.freed)).sum();
+        let left = only.most_bytes().map_or(u64::MAX, |most| most.saturating_sub(used));
+        let free = only.as_folder().map_or(u64::MAX, |dir| BlockDevice::available_at(dir).unwrap_or(0));
+        left.min(free) >= bytes
+    }
+
     /// Reserves room for a run of `len` bytes. A reservation is a wait for the place: the file
     /// system may hold it back until direct writes under way have ended.
     pub(crate) fn reserve(&self, len: u64, control: &Control) -> Result<Run> {
