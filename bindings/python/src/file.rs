@@ -367,8 +367,10 @@ impl File {
     /// Starts to fill `buffer` from `offset`. The result is the number of bytes.
     #[pyo3(signature = (buffer, offset = 0))]
     fn pread(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<Pending> {
+        let begun = Instant::now();
         let opened = self.opened(py, "read")?;
         if let Some(len) = at_once::read(py, &opened, offset, buffer)? {
+            turn::add(begun);
             return Ok(Pending::done_at_once(len as u64, &opened));
         }
         let bytes = Bytes::anywhere(buffer, Use::Write, "read")?;
@@ -383,7 +385,10 @@ impl File {
         let begun = Instant::now();
         let opened = self.opened(py, "read")?;
         let done = at_once::read(py, &opened, offset, buffer)?.map(|len| len as i64);
-        Ok(done.map(|len| if turn::is_due(begun) { -1 - len } else { len }))
+        Ok(done.map(|len| {
+            turn::add(begun);
+            if turn::is_due() { -1 - len } else { len }
+        }))
     }
 
     /// As `pread`, of what was not read at once; `notifier` becomes readable when it is done.

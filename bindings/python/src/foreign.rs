@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use datapipes::gpu::Hbm;
 use datapipes::locks::{Condvar, Mutex};
-use datapipes::memory::Region;
+use datapipes::memory::{RawLease, Region, guarded};
 use datapipes::process::OwningProcess;
-use datapipes::{Dram, Locator, Result};
+use datapipes::{Dram, Error, ErrorKind, Locator, Result};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
@@ -190,6 +190,21 @@ pub(crate) struct Bytes {
     foreign: Option<Foreign>,
 }
 
+/// Copies what was read to memory that may be of others: where it is that of a mapped file, pages may
+/// be missing.
+///
+/// # Safety
+/// The leases are over as many bytes, one for reading and one for writing, which do not overlap.
+pub(crate) unsafe fn copy_out(source: &RawLease, target: &RawLease) -> Result<()> {
+    // SAFETY: as the caller says.
+    let copied = unsafe { guarded::copy(source.address(), target.address(), target.len()) };
+    copied.map_err(|gone| {
+        let (why, advice) = gone.reason();
+        let why = format!("a page of the memory to fill is gone: {why}");
+        Error::new(ErrorKind::Device, "read", why).with_bytes_done(gone.done as u64).with_advice(advice)
+    })
+}
+
 impl Bytes {
     /// The bytes of a [`Buffer`], of an object with the buffer protocol, or of one with DLPack, in the
     /// processor's memory.
@@ -207,6 +222,8 @@ impl Bytes {
         let view = raw(object, purpose, operation)?;
         let len = view.len();
         let Some(start) = view.start() else { return Ok(Bytes { place: None, len: 0, foreign: None }) };
+        // They may be those of a mapped file, whose pages go when it is cut off.
+        attached(py, guarded::install)?;
         let gone = Arc::new(Gone::default());
         // SAFETY: an exporter keeps the bytes of a buffer where they are until the view is dropped,
         // and `Foreign` drops it after the keeper. For writing, it was checked that the buffer is

@@ -22,6 +22,7 @@ use datapipes::memory::{Access, RawLease};
 use datapipes::process::OwningProcess;
 use datapipes::{ConnectOptions, Constraints, Dram, Error, MapOptions, Result, Runtime, RuntimePipe, Span, Ssd};
 
+use crate::foreign::copy_out;
 use crate::notifier::Told;
 use crate::watched::WatchedPipe;
 
@@ -171,8 +172,7 @@ impl Staged {
             let source = from.raw_lease(Access::Read)?;
             // SAFETY: both leases are over `target.len()` bytes, one for reading and one for
             // writing. The staging memory is this object's own, so they do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(source.address(), target.address(), target.len()) };
-            Ok(())
+            unsafe { copy_out(&source, &target) }
         });
         drop(target);
         self.reuse(slot);

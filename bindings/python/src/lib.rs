@@ -175,6 +175,7 @@ fn _datapipes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_list, module)?)?;
     module.add_function(wrap_pyfunction!(log::read_log, module)?)?;
     module.add_function(wrap_pyfunction!(log::examine_log, module)?)?;
+    module.add_function(wrap_pyfunction!(turn::is_due, module)?)?;
     module.add_function(wrap_pyfunction!(pending::_shutdown, module)?)?;
     module.add_function(wrap_pyfunction!(pending::_after_fork_in_child, module)?)?;
     Ok(())

@@ -27,6 +27,7 @@ use datapipes::memory::{Access, RawLease};
 use datapipes::process::OwningProcess;
 use datapipes::{Constraints, Dram, MapOptions, Pipe, Result, Span, Ssd, Transfer};
 
+use crate::foreign::copy_out;
 use crate::machine;
 use crate::notifier::{Told, Watch};
 use crate::pending::Op;
@@ -178,8 +179,7 @@ impl WatchedPipe {
             let source = from.raw_lease(Access::Read)?;
             // SAFETY: both leases are over `target.len()` bytes, one for reading and one for
             // writing. The memory is this object's own, so they do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(source.address(), target.address(), target.len()) };
-            Ok(())
+            unsafe { copy_out(&source, &target) }
         });
         drop(target);
         op.set(result);

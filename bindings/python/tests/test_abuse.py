@@ -519,6 +519,35 @@ def test_a_record_of_a_lost_page_is_an_error(folder):
     assert done.stdout == wanted, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("length", [4096, 200_000])
+@pytest.mark.parametrize("how", ["readinto", "pread", "await", "read_ranges", "save", "write"])
+def test_an_array_whose_file_was_cut_off_is_an_error(folder, how, length):
+    """As the target of a read, and as a source, in a process that has mapped nothing by this package."""
+    calls = {
+        "readinto": "file.readinto(array, 0)",
+        "pread": "file.pread(array, 0).result(60)",
+        "await": "asyncio.run(file.pread_async(array, 0))",
+        "read_ranges": f"file.read_ranges([(0, {length})], array)",
+        "save": "dp.checkpoint.save(sys.argv[1] + '/saved', {'a': array})",
+        "write": "dp.open(sys.argv[1] + '/new', 'w').write(array)",
+    }
+    program = (
+        "import asyncio, os, sys, numpy as np, datapipes as dp, datapipes.checkpoint\n"
+        "path, read = sys.argv[1] + '/mapped', sys.argv[1] + '/read'\n"
+        "np.ones(300_000, np.uint8).tofile(read)\n"
+        f"np.zeros({length}, np.uint8).tofile(path)\n"
+        "array, file = np.memmap(path, np.uint8, 'r+'), dp.open(read)\n"
+        "os.truncate(path, 0)\n"
+        "if {cold}: os.sync(); os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)\n"
+        f"try: {calls[how]}\nexcept dp.Error as why: print(why.kind)\n"
+    )
+    wanted = "Device\n" if os.uname().machine == "x86_64" else ""
+    for cold in (False, True):
+        command = [sys.executable, "-c", program.replace("{cold}", str(cold)), folder]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=False)
+        assert done.stdout == wanted, f"cold {cold}: {done.returncode} {done.stdout}{done.stderr}"
+
+
 def test_memory_that_is_not_there_is_an_error(folder):
     (folder / "table").write_bytes(bytes(1 << 20))
     before = "table = dp.rows(sys.argv[1] + '/table', 'uint8', 1, cache='2M'); ids = np.zeros(40_000_000, np.int64)"

@@ -369,7 +369,7 @@ def test_a_read_that_its_loop_watches_outlives_the_loop(path):
             raise AssertionError("the read is under way for ever")
 
 
-@pytest.mark.parametrize("how", ["cold", "cold, many files", "cached"])
+@pytest.mark.parametrize("how", ["cold", "cold, many files", "cached", "cached, a future", "at the end"])
 def test_reads_that_are_done_at_once_let_the_loop_go_on(path, pattern, how):
     """Cached reads, and quick ones, need no turn of the loop, which has one every millisecond or so all the same."""
     expected = pattern(5 * MIB + 17)
@@ -388,20 +388,26 @@ def test_reads_that_are_done_at_once_let_the_loop_go_on(path, pattern, how):
         target = bytearray(4096)
         for at in range(count):
             offset = at % 1200 * 4096 + 1
-            assert await files[at % len(files)].pread_async(target, offset) == 4096
+            if how == "at the end":
+                assert await files[0].pread_async(target, len(expected)) == 0
+                continue
+            if "future" in how:
+                assert await files[0].pread(target, offset) == 4096
+            else:
+                assert await files[at % len(files)].pread_async(target, offset) == 4096
             assert target == expected[offset:][:4096]
         beside.cancel()
         return turns
 
     files = [dp.open(path) for _ in range(50 if "many" in how else 1)]
-    if how == "cached":
+    if "cold" not in how:
         path.read_bytes()
     else:
         forget(path)
         if files[0].cached_share() != 0.0:
             pytest.skip("the file system keeps its files in memory, or the kernel does not tell")
     # No read takes less than 0.5 us, and none of a disk less than 5 us.
-    count, at_once = (20_000, 2000) if how == "cached" else (1200, 200)
+    count, at_once = (1200, 200) if "cold" in how else (20_000, 2000)
     assert asyncio.run(many(files, count)) >= count // at_once
     for file in files:
         file.close()

@@ -7,7 +7,7 @@ import os
 import threading
 from weakref import WeakKeyDictionary, ref
 
-from ._datapipes import Notifier, Pending
+from ._datapipes import Notifier, Pending, _turn_is_due
 from ._errors import Forked
 
 
@@ -107,7 +107,10 @@ def _in_child() -> None:
 async def awaited(pending: Pending) -> int:
     """What `await pending` does."""
     if pending.done():
-        return pending.result(0)
+        done = pending.result(0)
+        if _turn_is_due():
+            await asyncio.sleep(0)  # So that other tasks go on.
+        return done
     loop = asyncio.get_running_loop()
     # A task that is cancelled must not take the future from others.
     return await asyncio.shield(notifier_of(loop).also(loop, pending))

@@ -35,7 +35,10 @@ class File(_datapipes.File):
         notifier = notifier_of(loop)
         pending = self._start(buffer, offset, notifier.notifier)
         if pending.done():
-            return pending.result(0)
+            done = pending.result(0)
+            if _datapipes._turn_is_due():
+                await asyncio.sleep(0)
+            return done
         return await notifier.wait(loop, pending)
 
     def report(self) -> Report:

@@ -270,7 +270,12 @@ impl<L: Layout> Passes<'_, L> {
             (at, left) = (at + count, left - (count - 1));
         }
         let is_small = counts.iter().all(|count| *count <= self.merger.fan_in());
-        if counts.len() > 1 && is_small && self.spill.compressor.is_none() { counts } else { Vec::new() }
+        if counts.len() < 2 || !is_small || self.spill.compressor.is_some() {
+            return Vec::new();
+        }
+        // The last group may be small. All threads get as much to do.
+        let (all, threads) = (counts.iter().sum::<usize>(), counts.len());
+        (0..threads).map(|thread| (all + thread) / threads).collect()
     }
 
     /// Reserves a run for each group of so many, where all find room.
@@ -323,22 +328,14 @@ impl<L: Layout> Passes<'_, L> {
         pipes.into_iter().for_each(|pipe| self.engine.movements.keep(MovementRole::Spill, pipe));
         let merged = outcomes.into_iter().map(Mutex::into_inner).collect::<Result<Vec<_>>>()?;
         drained?;
-        let mut all = Vec::with_capacity(merged.len());
-        for ((reserved, merged), group) in targets.into_iter().zip(merged).zip(groups) {
-            all.push(self.made_run(reserved, merged, group.iter().map(Run::extent).collect(), true)?);
-        }
-        Ok(all)
+        let made = targets.into_iter().zip(merged).map(|(reserved, merged)| self.made_run(reserved, merged, true));
+        let made = made.collect::<Result<Vec<_>>>()?;
+        self.spill.free(groups.iter().flatten().map(Run::extent).collect(), control)?;
+        Ok(made)
     }
 
-    /// Notes in a reserved run what was merged into it, and frees what it did not need and the
-    /// space of what was merged.
-    fn made_run(
-        &self,
-        mut made: Run,
-        mut merged: MergeResult,
-        freed: Vec<Run>,
-        cuts: bool,
-    ) -> Result<(MergeInput, MergeResult)> {
+    /// Notes in a reserved run what was merged into it, and frees what it did not need.
+    fn made_run(&self, mut made: Run, mut merged: MergeResult, cuts: bool) -> Result<(MergeInput, MergeResult)> {
         let end = made.offset + made.len;
         made.len = merged.bytes;
         (made.key_index, made.sums, made.grain) =
@@ -347,7 +344,6 @@ impl<L: Layout> Passes<'_, L> {
         if cuts {
             self.spill.cut(&made, end, self.engine.control)?;
         }
-        self.spill.free(freed, self.engine.control)?;
         Ok((MergeInput::Run(made), merged))
     }
 
@@ -377,7 +373,9 @@ impl<L: Layout> Passes<'_, L> {
         let pipe = self.engine.machine.connect(&self.engine.memory, &self.spill.staging()?)?;
         let outcome = self.merge(group, Target::Run { pipe: &pipe, base: made.offset, grain });
         self.engine.movements.keep(MovementRole::Spill, pipe);
-        self.made_run(made, outcome?, freed, room.is_some())
+        let made = self.made_run(made, outcome?, room.is_some())?;
+        self.spill.free(freed, self.engine.control)?;
+        Ok(made)
     }
 
     /// Begins the output, and reserves room for it if its length is known.
