@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use datapipes::durable::checkpoint::{CheckpointProgress, Checkpoints, SaveOptions, ignore_progress};
-use datapipes::memory::Region;
+use datapipes::memory::{Region, guarded};
 use datapipes::{Dram, Error, ErrorKind};
 use pyo3::prelude::*;
 
@@ -24,6 +24,7 @@ pub(crate) fn checkpoint_save(
     regions: Vec<(String, Bound<'_, PyAny>)>,
     keep: Option<usize>,
 ) -> PyResult<String> {
+    attached(py, guarded::install)?;
     let mut buffers = Vec::with_capacity(regions.len());
     let mut places = Vec::with_capacity(regions.len());
     for (name, object) in &regions {
