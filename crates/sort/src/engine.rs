@@ -44,8 +44,6 @@ pub(crate) struct Work<'a> {
     pub(crate) places: Vec<StagePlace>,
     /// Bytes of all inputs, if that is known.
     pub(crate) total: Option<u64>,
-    /// Whether runs are formed of the inputs, which are not in order.
-    pub(crate) forms_runs: bool,
     /// Memory to use instead of fresh memory.
     pub(crate) pool: Option<Pool>,
 }
@@ -85,9 +83,7 @@ impl<'a, L: Layout> Engine<'a, L> {
         let weight = weight(layout, mean_len);
         let expected_records = work.total.map(|total| (total as f64 / mean_len) as u64);
         loop {
-            // Inputs that are merged as they are need no slots, and make no runs.
-            let slots = if work.forms_runs { weight } else { 0.0 };
-            let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total, slots)?;
+            let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total, weight)?;
             let fits = fits(weight, &budget, work);
             if let (false, Some(total)) = (fits, work.total) {
                 budget.limit(total);

@@ -269,8 +269,7 @@ fn run_now(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let places = spill.clone();
     let mut spill = Spill::new(machine, spill, spill_order, program)?;
     spill.keeper = spill_files;
-    let forms_runs = matches!((task, &format), (Task::Sort, _) | (_, RecordFormat::Numbers { .. }));
-    let work = Work { inputs, output, spill, places, total, forms_runs, pool: job.pool };
+    let work = Work { inputs, output, spill, places, total, pool: job.pool };
     match format {
         RecordFormat::Records { len, key_at, key_len, reverse } => {
             check_key(len, key_at, key_len)?;

@@ -422,7 +422,7 @@ mod merging {
             })
             .collect();
         let paths: Vec<_> = inputs.iter().enumerate().map(|(i, input)| folder.put(&format!("in/{i}"), input)).collect();
-        let report = merge(folder.job(format.clone(), &paths).threads(3)).unwrap();
+        let report = merge(folder.job(format.clone(), &paths).threads(3).memory_bytes(64 << 20)).unwrap();
         assert_same(&folder.sorted(), &scene::sort_records(&inputs.concat(), &format, false), "records");
         assert_eq!(report.merged_by_thread.len(), 3);
     }

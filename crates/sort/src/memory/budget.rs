@@ -117,7 +117,9 @@ impl Budget {
         let slot = self.arenas() / (self.concurrent_slots + 1);
         let runs = (weight / slot as f64).ceil();
         if runs > MAX_COUNTED {
-            return runs.log(fan_in as f64).ceil() - 1.0;
+            // So many levels of passes before the last one.
+            let levels = std::iter::successors(Some(runs), |left| Some(left / fan_in as f64));
+            return levels.take_while(|left| *left > fan_in as f64).count() as f64;
         }
         let mut left = vec![1.0; runs as usize];
         let mut repeated = 0.0;
@@ -211,4 +213,38 @@ fn prev_power_of_two(n: usize) -> usize {
 pub(crate) fn address_space() -> Option<u64> {
     use rustix::process::{Resource, getrlimit};
     [Resource::As, Resource::Data].into_iter().filter_map(|resource| getrlimit(resource).current).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_thread_less_works_where_passes_then_repeat_less() {
+        let budget = |mib: u64, total: u64| Budget::new(mib * MIB, 2, Some(total), 1.5).unwrap();
+        let one = budget(22, 200_000_000);
+        assert_eq!((one.threads, one.repeated(300e6)), (1, 0.0));
+        let two = budget(64, 200_000_000);
+        assert_eq!((two.threads, two.repeated(300e6)), (2, 0.0));
+        // More memory never repeats more than a thread is worth.
+        for total in [100_000_000, 1_000_000_000, 10_000_000_000] {
+            let mut least = f64::INFINITY;
+            for mib in 16..128 {
+                let repeated = budget(mib, total).repeated(total as f64 * 1.5);
+                assert!(repeated < least + WORTH_A_THREAD, "{mib} MiB for {total}: {repeated}, {least} before");
+                least = repeated.min(least);
+            }
+        }
+    }
+
+    #[test]
+    fn levels_of_many_runs_are_about_those_that_are_counted() {
+        let budget = Budget::new(64 * MIB, 2, None, 1.0).unwrap();
+        let slot = (budget.arenas() / (budget.concurrent_slots + 1)) as f64;
+        let (few, many) = (budget.repeated(slot * MAX_COUNTED), budget.repeated(slot * (MAX_COUNTED + 1.0)));
+        assert!((few - many).abs() <= 1.0, "{few} {many}");
+        assert!(budget.repeated(1e30) >= many);
+    }
 }
