@@ -116,6 +116,10 @@ impl Budget {
         let fan_in = (self.arenas() / (2 * self.min_buffer() * self.threads)).max(2);
         let slot = self.arenas() / (self.concurrent_slots + 1);
         let runs = (weight / slot as f64).ceil();
+        if !runs.is_finite() {
+            // Of a stream there is no sample, so nothing is known of its records.
+            return 0.0;
+        }
         if runs > MAX_COUNTED {
             // So many levels of passes before the last one.
             let levels = std::iter::successors(Some(runs), |left| Some(left / fan_in as f64));
@@ -246,5 +250,18 @@ mod tests {
         let (few, many) = (budget.repeated(slot * MAX_COUNTED), budget.repeated(slot * (MAX_COUNTED + 1.0)));
         assert!((few - many).abs() <= 1.0, "{few} {many}");
         assert!(budget.repeated(1e30) >= many);
+        assert_eq!((budget.repeated(f64::INFINITY), budget.repeated(f64::NAN)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_weight_that_is_not_known_is_no_reason_to_divide_for_ever() {
+        for weight in [0.0, f64::INFINITY, f64::NAN] {
+            for (mib, total) in [(16, None), (32, Some(u64::MAX)), (1024, Some(0))] {
+                let budget = Budget::new(mib * MIB, 64, total, weight).unwrap();
+                assert!(budget.threads >= 1, "{weight} {mib} {total:?}");
+            }
+            // A stream of unknown records in enough memory keeps its threads.
+            assert_eq!(Budget::new(1024 * MIB, 2, None, weight).unwrap().threads, 2);
+        }
     }
 }
