@@ -31,7 +31,7 @@ print(model.report())
 assert all((model[name] == array).all() for name, array in layers.items())
 
 # %% [markdown]
-# Shards are given one after the other, and a shard's memory is free when its last tensor is gone:
+# Shards (a list of them, or their "model.safetensors.index.json") are given one after the other, and a shard's memory is free when its last tensor is gone:
 
 # %%
 total = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -83,6 +84,58 @@ def test_several_files_and_stream(folder, arrays):
     with pytest.raises(dp.InvalidInput, match="none of the ends"):
         (folder / "x.dat").write_bytes(b"")
         dp.load_file(folder / "x.dat")
+
+
+def index_of(folder, weight_map, name="model.safetensors.index.json"):
+    path = folder / name
+    path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+    return path
+
+
+def test_an_index_says_which_tensors_come_from_which_shard(folder, arrays):
+    names = list(arrays)
+    (folder / "parts").mkdir()
+    write(folder / "1.safetensors", {name: arrays[name] for name in names[:2]})
+    # The second has a tensor of the first as well, as checkpoints with tied weights do.
+    again = {names[0]: np.zeros(3, np.uint8)}
+    write(folder / "parts" / "2.safetensors", {name: arrays[name] for name in names[2:]} | again)
+    files = {name: "1.safetensors" for name in names[:2]} | {name: "parts/2.safetensors" for name in names[2:]}
+    path = index_of(folder, files)
+    for found in (dp.load_file(path), dp.load_files([path]), dict(dp.stream([path]))):
+        assert set(found) == set(arrays)
+        assert all(np.array_equal(found[name], arrays[name]) for name in names)
+    few = dp.load_file(index_of(folder, {names[3]: "parts/2.safetensors"}, "few.index.json"))
+    assert list(few) == [names[3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no index of shards"),
+        ("[" * 100_000, "no index of shards"),
+        ("[]", "weight_map"),
+        ('{"weight_map": {}}', "weight_map"),
+        ('{"weight_map": {"a": 1}}', "is no text"),
+        ('{"weight_map": {"a": "1.safetensors", "a": "1.safetensors"}}', "there twice"),
+        ('{"weight_map": {"a": "../1.safetensors"}}', "not in the folder"),
+        ('{"weight_map": {"a": "/1.safetensors"}}', "not in the folder"),
+        ('{"weight_map": {"a": ""}}', "not in the folder"),
+        ('{"weight_map": {"a": "1.safetensors\\u0000"}}', "not in the folder"),
+        ('{"weight_map": {"a": "x.index.json"}}', "of no kind that an index may name"),
+        ('{"weight_map": {"nowhere": "1.safetensors", "a": "1.safetensors"}}', "no tensor 'nowhere'"),
+    ],
+)
+def test_an_index_is_not_trusted(folder, arrays, text, why):
+    write(folder / "1.safetensors", {"a": np.arange(4, dtype=np.uint8)})
+    path = folder / "x.index.json"
+    path.write_text(text)
+    for call in (dp.load_file, lambda path: dict(dp.stream([path]))):
+        with pytest.raises(dp.Corrupt, match=re.escape(why)) as error:
+            call(path)
+        assert error.value.filename == str(path)
+    index_of(folder, {"a": "gone.safetensors"}, "gone.index.json")
+    with pytest.raises(dp.NotFound, match=re.escape("gone.safetensors")):
+        dp.load_file(folder / "gone.index.json")
 
 
 def entry(dtype="U8", shape=(4,), offsets=(0, 4), **more):

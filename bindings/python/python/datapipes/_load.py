@@ -25,6 +25,7 @@ from ._file import File, open
 from ._into import Into, corrupt, module_of, target_of
 from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
+from ._shards import END, Shard, files_of
 from ._torch_file import Archive, flat
 
 Array = npt.NDArray[Any]
@@ -370,9 +371,10 @@ def _npy_on_device(
     return array.permute(*range(len(shape))[::-1]) if into.framework == "torch" else array.transpose()
 
 
-def _load(path: Path, into: Into) -> tuple[Any, dict[str, dict[str, Any]]]:
-    name = text_of(path)
+def _load(name: str, into: Into, shard: Shard | None) -> tuple[Any, dict[str, dict[str, Any]]]:
     end = name.lower()
+    if shard is not None and not end.endswith((".safetensors", *_OF_TORCH)):
+        corrupt(shard.index, f"{name} is of no kind that an index may name")
     with open(name) as file:
         if end.endswith(".npy"):
             found: Any = _npy(name, file, into)
@@ -385,8 +387,10 @@ def _load(path: Path, into: Into) -> tuple[Any, dict[str, dict[str, Any]]]:
         elif end.endswith(_OF_TORCH):
             found = _torch_file(name, file, into)
         else:
-            known = ", ".join((".safetensors", ".gguf", ".npy", *_OF_TORCH))
+            known = ", ".join((".safetensors", ".gguf", ".npy", *_OF_TORCH, END))
             raise InvalidInput(f"load: {name}: the name has none of the ends that are known: {known}", operation="load")
+        if shard is not None:
+            shard.take(found)
         return found, json.loads(file._report())
 
 
@@ -405,6 +409,8 @@ def load_file(
 
     Files are .safetensors, .gguf, .npy, and what torch.save wrote (.pt, .pth, .bin, .ckpt): of the
     last, no code is run; dicts within dicts give names with dots, and other values are ``.metadata``.
+    The index of a checkpoint in shards (.index.json) gives the tensors that it names, each from the
+    file that it says. That the file has others, too, is no error.
 
     All of its bytes are one transfer into memory that the arrays share and keep. A .npy file gives
     a dict of one array, by the name "array". With ``framework="torch"`` they are tensors of torch.
@@ -428,7 +434,7 @@ def load_file(
 def load_files(
     paths: Iterable[Path], framework: str | None = None, mapped: bool | None = None, device: object = None
 ) -> Loaded:
-    """Read several files (shards of a checkpoint) into one dict. A name in two of them is refused.
+    """Read several files into one dict: shards of a checkpoint, or their index. A name in two is refused.
 
     For ``mapped`` and ``device`` see `load_file`.
     """
@@ -436,8 +442,8 @@ def load_files(
     loaded = Loaded()
     counters: dict[str, dict[str, Any]] = {}
     names = texts_of(paths, "load")
-    for path in names:
-        found, done = _load(path, into)
+    for path, shard in files_of(names):
+        found, done = _load(path, into, shard)
         arrays = found if isinstance(found, dict) else {"array": found}
         for name in arrays:
             if name in loaded:
@@ -494,8 +500,8 @@ class Stream:
         return next(self._one)
 
     def _pairs(self) -> Iterator[tuple[str, Any]]:
-        for path in self._paths:
-            found, done = _load(path, self._into)
+        for path, shard in files_of(self._paths):
+            found, done = _load(path, self._into, shard)
             _add(self._counters, done)
             arrays = found if isinstance(found, dict) else {path: found}
             del found
