@@ -117,6 +117,17 @@ inline dp_error made(
     return dp_error_new_with(kind, what, &facts);
 }
 
+/* A text or a path as C takes it. A NUL within would cut it off, which would be another name. */
+inline const char *whole(const std::string &text) {
+    if (text.find('\0') != std::string::npos) [[unlikely]] {
+        std::string start = text.substr(0, text.find('\0'));
+        check(dp_error_new(DP_INVALID_INPUT, ("a NUL within \"" + start + "...\": names end at the first").c_str()));
+    }
+    return text.c_str();
+}
+
+inline const char *whole(const std::filesystem::path &path) { return whole(path.native()); }
+
 /* Calls a function of the program's from the library: what it throws becomes an error, and an
  * error of the library stays what it is. */
 template <class Work>
@@ -300,11 +311,11 @@ class memory : public place {
 class ssd : public place {
   public:
     explicit ssd(const std::filesystem::path &path, dp_open_mode mode = DP_READ, dp_access access = DP_AUTO) {
-        check(dp_ssd_open(path.c_str(), mode, access, &handle_));
+        check(dp_ssd_open(detail::whole(path), mode, access, &handle_));
     }
     /* The descriptor is duplicated. */
     ssd(int descriptor, const std::string &name, dp_access access = DP_AUTO) {
-        check(dp_ssd_from_descriptor(descriptor, name.c_str(), access, &handle_));
+        check(dp_ssd_from_descriptor(descriptor, detail::whole(name), access, &handle_));
     }
     void set_length(std::uint64_t len) { check(dp_ssd_set_length(handle_, len)); }
     void preallocate(std::uint64_t len) { check(dp_ssd_preallocate(handle_, len)); }
@@ -356,7 +367,7 @@ class dram : public memory {
 class pmem : public memory {
   public:
     explicit pmem(const std::filesystem::path &path, std::uint64_t len = 0, bool emulated = false) {
-        check(dp_pmem_open(path.c_str(), len, emulated, &handle_));
+        check(dp_pmem_open(detail::whole(path), len, emulated, &handle_));
     }
     void sync() { check(dp_pmem_sync(handle_)); }
 };
@@ -650,7 +661,7 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
     /* Several places used as one, such as "dram:1G,/fast,/large:100G". */
     datapipes::staging staging(const std::string &places, bool by_cost = false) const {
         dp_place made;
-        check(dp_staging_open(handle_, places.c_str(), by_cost, &made));
+        check(dp_staging_open(handle_, detail::whole(places), by_cost, &made));
         return datapipes::staging(made);
     }
     pipe connect(const place &source, const place &target) const { return connect(source, target, nullptr); }
@@ -678,13 +689,13 @@ class machine : public detail::owned<dp_machine, dp_machine_close> {
         std::span<const std::filesystem::path> inputs, const std::filesystem::path &output, dp_sort_options options) const {
         std::vector<const char *> names;
         for (const auto &input : inputs) {
-            names.push_back(input.c_str());
+            names.push_back(detail::whole(input));
         }
         std::string report;
         options.size = sizeof options;
         options.report = detail::take_text;
         options.report_user = &report;
-        check(dp_sort(handle_, names.data(), names.size(), output.c_str(), &options, nullptr, 0, nullptr));
+        check(dp_sort(handle_, names.data(), names.size(), detail::whole(output), &options, nullptr, 0, nullptr));
         return report;
     }
 
@@ -785,7 +796,7 @@ class item {
 /* Stages, their dependencies and their buffers (CIDR'23, figure 7). */
 class graph : public detail::owned<dp_graph, dp_graph_close> {
   public:
-    explicit graph(const std::string &name) { check(dp_graph_new(name.c_str(), &handle_)); }
+    explicit graph(const std::string &name) { check(dp_graph_new(detail::whole(name), &handle_)); }
 
     std::uint32_t buffers(std::size_t count) {
         std::uint32_t set = 0;
@@ -797,7 +808,7 @@ class graph : public detail::owned<dp_graph, dp_graph_close> {
         spans_.push_back(std::make_unique<std::function<span(item)>>(std::move(span_of)));
         std::uint32_t stage = 0;
         check(dp_graph_pipe(
-            handle_, name.c_str(), pipe.handle(),
+            handle_, detail::whole(name), pipe.handle(),
             [](const dp_item *of, void *user, dp_span *out) {
                 return detail::guarded([&] { *out = (*static_cast<std::function<span(item)> *>(user))(item(of)); });
             },
@@ -809,7 +820,7 @@ class graph : public detail::owned<dp_graph, dp_graph_close> {
         work_.push_back(std::make_unique<std::function<void(item)>>(std::move(work)));
         std::uint32_t stage = 0;
         check(dp_graph_compute(
-            handle_, name.c_str(),
+            handle_, detail::whole(name),
             [](const dp_item *of, void *user) {
                 return detail::guarded([&] { (*static_cast<std::function<void(item)> *>(user))(item(of)); });
             },
@@ -873,7 +884,7 @@ class client : public detail::owned<dp_client, dp_client_close> {
   public:
     /* To the service that runs at one of the default paths. */
     client() { check(dp_client_connect(nullptr, &handle_)); }
-    explicit client(const std::filesystem::path &socket) { check(dp_client_connect(socket.c_str(), &handle_)); }
+    explicit client(const std::filesystem::path &socket) { check(dp_client_connect(detail::whole(socket), &handle_)); }
 
     /* Files and shared memory are passed; `name` comes back with the completions. */
     pipe_fd connect_fd(
@@ -939,12 +950,12 @@ class cache : public detail::owned<dp_cache, dp_cache_close> {
 class log : public detail::owned<dp_log, dp_log_close> {
   public:
     log(const machine &on, const std::filesystem::path &folder) {
-        check(dp_log_open(on.handle(), folder.c_str(), nullptr, &handle_));
+        check(dp_log_open(on.handle(), detail::whole(folder), nullptr, &handle_));
     }
     /* `options.size` is set here. */
     log(const machine &on, const std::filesystem::path &folder, dp_log_options options) {
         options.size = sizeof options;
-        check(dp_log_open(on.handle(), folder.c_str(), &options, &handle_));
+        check(dp_log_open(on.handle(), detail::whole(folder), &options, &handle_));
     }
     /* Returns the record's number. It is durable after `sync`. */
     std::uint64_t append(std::span<const std::byte> record) const {
@@ -967,7 +978,7 @@ class log : public detail::owned<dp_log, dp_log_close> {
     /* What is in the log of a folder, and what is damaged, as JSON. */
     static std::string examine(const machine &on, const std::filesystem::path &folder) {
         return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
-            return dp_log_examine(on.handle(), folder.c_str(), at, room, len);
+            return dp_log_examine(on.handle(), detail::whole(folder), at, room, len);
         });
     }
     void close() {
@@ -986,7 +997,7 @@ struct log_record {
 class log_reader : public detail::owned<dp_log_reader, dp_log_reader_close> {
   public:
     log_reader(const machine &on, const std::filesystem::path &folder, std::uint64_t from = 0) {
-        check(dp_log_read(on.handle(), folder.c_str(), from, &handle_));
+        check(dp_log_read(on.handle(), detail::whole(folder), from, &handle_));
     }
     std::optional<log_record> next() {
         std::uint64_t number = 0;
@@ -1018,7 +1029,7 @@ class checkpoints {
     std::uint64_t save(std::span<const region> regions, std::size_t keep = 0) const {
         auto named = of_c(regions);
         std::uint64_t number = 0;
-        check(dp_checkpoint_save(on_.handle(), folder_.c_str(), named.data(), named.size(), keep, &number));
+        check(dp_checkpoint_save(on_.handle(), detail::whole(folder_), named.data(), named.size(), keep, &number));
         return number;
     }
     /* Restores one, 0 for the newest, and returns its number. After an error the contents of the
@@ -1027,19 +1038,19 @@ class checkpoints {
         auto named = of_c(regions);
         std::uint64_t restored = 0;
         check(dp_checkpoint_restore(
-            on_.handle(), folder_.c_str(), number, named.data(), named.size(), &restored));
+            on_.handle(), detail::whole(folder_), number, named.data(), named.size(), &restored));
         return restored;
     }
     /* The length of a region of one, 0 for the newest, in bytes. */
     std::uint64_t region_length(const std::string &name, std::uint64_t number = 0) const {
         std::uint64_t len = 0;
-        check(dp_checkpoint_region_length(on_.handle(), folder_.c_str(), number, name.c_str(), &len));
+        check(dp_checkpoint_region_length(on_.handle(), detail::whole(folder_), number, detail::whole(name), &len));
         return len;
     }
     /* All of the folder as JSON, the oldest first; damaged ones with the reason. */
     std::string list() const {
         return detail::text_of([&](char *at, std::size_t room, std::size_t *len) {
-            return dp_checkpoint_list(on_.handle(), folder_.c_str(), at, room, len);
+            return dp_checkpoint_list(on_.handle(), detail::whole(folder_), at, room, len);
         });
     }
 
@@ -1047,7 +1058,7 @@ class checkpoints {
     static std::vector<dp_region> of_c(std::span<const region> regions) {
         std::vector<dp_region> named;
         for (const auto &one : regions) {
-            named.push_back(dp_region{one.name.c_str(), one.bytes.handle()});
+            named.push_back(dp_region{detail::whole(one.name), one.bytes.handle()});
         }
         return named;
     }
@@ -1272,7 +1283,7 @@ class fabric : public detail::owned<dp_fabric, dp_fabric_close> {
   public:
     /* `program` runs as controller and devices; none for this one. */
     explicit fabric(const std::filesystem::path &program = {}) {
-        check(dp_fabric_start(program.empty() ? nullptr : program.c_str(), &handle_));
+        check(dp_fabric_start(program.empty() ? nullptr : detail::whole(program), &handle_));
     }
 
     /* Call it first in `main`. A value is the exit code of a process that was a controller or a
@@ -1281,11 +1292,11 @@ class fabric : public detail::owned<dp_fabric, dp_fabric_close> {
         std::span<const device_function> functions = {}, std::span<const device_body> bodies = {}) {
         std::vector<dp_device_function> known;
         for (const auto &function : functions) {
-            known.push_back({function.name.c_str(), work, const_cast<device_function *>(&function)});
+            known.push_back({detail::whole(function.name), work, const_cast<device_function *>(&function)});
         }
         std::vector<dp_device_body> known_bodies;
         for (const auto &body : bodies) {
-            known_bodies.push_back({body.name.c_str(), run, const_cast<device_body *>(&body)});
+            known_bodies.push_back({detail::whole(body.name), run, const_cast<device_body *>(&body)});
         }
         std::int32_t code = -1;
         check(dp_fabric_enter_with(known.data(), known.size(), known_bodies.data(), known_bodies.size(), &code));
@@ -1317,21 +1328,21 @@ class fabric : public detail::owned<dp_fabric, dp_fabric_close> {
     }
     /* `right` is one of a channel, or a sum of those of a memory. */
     void activate(capability what, const std::string &port, std::uint32_t right, dp_trust trust = DP_TRUST_COPY) const {
-        check(dp_fabric_activate(handle_, what, port.c_str(), right, trust));
+        check(dp_fabric_activate(handle_, what, detail::whole(port), right, trust));
     }
     datapipes::endpoint endpoint(const std::string &port, std::chrono::milliseconds limit = patience) const {
         dp_endpoint taken;
-        check(dp_fabric_endpoint(handle_, port.c_str(), detail::milliseconds_of(limit), &taken));
+        check(dp_fabric_endpoint(handle_, detail::whole(port), detail::milliseconds_of(limit), &taken));
         return datapipes::endpoint(taken);
     }
     datapipes::sender sender(const std::string &port, std::chrono::milliseconds limit = patience) const {
         dp_sender taken;
-        check(dp_fabric_sender(handle_, port.c_str(), detail::milliseconds_of(limit), &taken));
+        check(dp_fabric_sender(handle_, detail::whole(port), detail::milliseconds_of(limit), &taken));
         return datapipes::sender(taken);
     }
     datapipes::receiver receiver(const std::string &port, std::chrono::milliseconds limit = patience) const {
         dp_receiver taken;
-        check(dp_fabric_receiver(handle_, port.c_str(), detail::milliseconds_of(limit), &taken));
+        check(dp_fabric_receiver(handle_, detail::whole(port), detail::milliseconds_of(limit), &taken));
         return datapipes::receiver(taken);
     }
     /* Returns the capability, and the address where the controller listens. */
@@ -1366,7 +1377,7 @@ class fabric : public detail::owned<dp_fabric, dp_fabric_close> {
         named.unencrypted = half.unencrypted;
         named.key_len = static_cast<std::uint32_t>(half.key.size());
         named.shape = half.shape;
-        named.address = half.address.c_str();
+        named.address = detail::whole(half.address);
         named.key = half.key.data();
         return named;
     }
@@ -1455,7 +1466,8 @@ class device_graph : public detail::owned<dp_device_graph, dp_device_graph_close
     /* `role` is JSON; a place in it names a descriptor by its index. */
     std::uint32_t device(const std::string &name, const std::string &role, std::span<const int> descriptors = {}) {
         std::uint32_t node = 0;
-        check(dp_device_graph_device(handle_, name.c_str(), role.c_str(), descriptors.data(), descriptors.size(), &node));
+        check(dp_device_graph_device(
+            handle_, detail::whole(name), detail::whole(role), descriptors.data(), descriptors.size(), &node));
         return node;
     }
     /* The other end of a link, which the flow then owns. */

@@ -104,7 +104,7 @@ def test_an_index_says_which_tensors_come_from_which_shard(folder, arrays):
     for found in (dp.load_file(path), dp.load_files([path]), dict(dp.stream([path]))):
         assert set(found) == set(arrays)
         assert all(np.array_equal(found[name], arrays[name]) for name in names)
-    few = dp.load_file(index_of(folder, {names[3]: "parts/2.safetensors"}, "few.index.json"))
+    few = dp.load_file(index_of(folder, {names[3]: "parts/2.safetensors"}, "few.index.fp16.json"))
     assert list(few) == [names[3]]
 
 
@@ -116,7 +116,8 @@ def test_an_index_says_which_tensors_come_from_which_shard(folder, arrays):
         ("[]", "weight_map"),
         ('{"weight_map": {}}', "weight_map"),
         ('{"weight_map": {"a": 1}}', "is no text"),
-        ('{"weight_map": {"a": "1.safetensors", "a": "1.safetensors"}}', "there twice"),
+        ('{"weight_map": {"a": "1.safetensors", "a": "1.safetensors"}}', "the name 'a' is there twice"),
+        ('{"weight_map": {"a": "\\ud800.safetensors"}}', "not in the folder"),
         ('{"weight_map": {"a": "../1.safetensors"}}', "not in the folder"),
         ('{"weight_map": {"a": "/1.safetensors"}}', "not in the folder"),
         ('{"weight_map": {"a": ""}}', "not in the folder"),
@@ -134,8 +135,49 @@ def test_an_index_is_not_trusted(folder, arrays, text, why):
             call(path)
         assert error.value.filename == str(path)
     index_of(folder, {"a": "gone.safetensors"}, "gone.index.json")
-    with pytest.raises(dp.NotFound, match=re.escape("gone.safetensors")):
+    with pytest.raises(dp.NotFound, match=re.escape("gone.safetensors")) as error:
         dp.load_file(folder / "gone.index.json")
+    assert "is a shard of" in error.value.__notes__[0]
+    index_of(folder, {"n" * 1_000_000: "1.safetensors"}, "long.index.json")
+    with pytest.raises(dp.Corrupt) as error:
+        dp.load_file(folder / "long.index.json")
+    assert len(str(error.value)) < 2000
+
+
+@pytest.mark.parametrize("shard", ["s3://bucket/x.safetensors", "https://host/x.safetensors"])
+def test_an_index_reaches_no_network(folder, shard, monkeypatch):
+    """An index without a folder in its path gave its shards' names as they were, and some are addresses."""
+    monkeypatch.chdir(folder)
+    index_of(folder, {"a": shard}, "x.index.json")
+    for index in ("x.index.json", folder / "x.index.json"):
+        with pytest.raises(dp.NotFound):
+            dp.load_file(index)
+
+
+def test_addresses_are_refused_by_loaders():
+    for call in (dp.load_file, dp.load_npy, lambda path: next(dp.stream([path]))):
+        for name in ("s3://bucket/x.safetensors", "gs://bucket/x.index.json", "https://host/x.npy"):
+            with pytest.raises(dp.Unsupported, match="takes files"):
+                call(name)
+
+
+def test_what_is_no_choice_of_mapping_and_no_path_is_told(folder, arrays):
+    write(folder / "1.safetensors", arrays)
+    with pytest.raises(dp.InvalidInput, match="mapped='no'"):
+        dp.load_file(folder / "1.safetensors", mapped="no")
+    for call in (dp.open, dp.load_file, dp.read_log, lambda path: dp.sort(path, folder / "out")):
+        with pytest.raises(dp.InvalidInput, match="cannot be encoded"):
+            call("a\ud800.npy")
+
+
+def test_a_stream_is_read_by_one_thread_at_a_time(folder, arrays):
+    write(folder / "1.safetensors", arrays)
+    stream = dp.stream([folder / "1.safetensors"])
+    assert stream._reading.acquire(blocking=False)
+    with pytest.raises(dp.Busy, match="another thread"):
+        next(stream)
+    stream._reading.release()
+    assert len(list(iter(lambda: next(stream, None), None))) == len(arrays)
 
 
 def entry(dtype="U8", shape=(4,), offsets=(0, 4), **more):

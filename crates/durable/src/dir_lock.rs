@@ -171,6 +171,13 @@ fn has_lock(pid: u32, place: &str) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct MadeFolders(Vec<PathBuf>);
 
+impl MadeFolders {
+    /// Leaves them: they are another writer's by now.
+    fn leave(mut self) {
+        self.0.clear();
+    }
+}
+
 impl Drop for MadeFolders {
     fn drop(&mut self) {
         // A folder that is not empty is not removed, and neither are those above it.
@@ -178,8 +185,36 @@ impl Drop for MadeFolders {
     }
 }
 
+/// Locks a folder, which is made if there is none. What was made is removed before others may lock
+/// it, unless something was written there: the folders must be dropped before the lock.
+///
+/// Several may make it at once. One of them gets it, and the others are `Busy`.
+pub(crate) fn make_and_lock(folder: &Path) -> Result<(MadeFolders, DirLock)> {
+    // Who made it and gives it up removes it, perhaps after it was found here.
+    let is_gone = |e: &Error| e.kind() == ErrorKind::NotFound;
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        let made = match make_folder(folder) {
+            Err(e) if is_gone(&e) && looks < LOOKS => continue,
+            made => made?,
+        };
+        match DirLock::of(folder) {
+            Ok(lock) => return Ok((made, lock)),
+            Err(e) if is_gone(&e) && looks < LOOKS => {}
+            Err(e) => {
+                // Whoever has it found it empty, and is about to write there.
+                if e.kind() == ErrorKind::Busy {
+                    made.leave();
+                }
+                return Err(e);
+            }
+        }
+    }
+}
+
 /// Creates a folder and its parents durably: each new name is synced in its parent.
-pub(crate) fn make_folder(folder: &Path) -> Result<MadeFolders> {
+fn make_folder(folder: &Path) -> Result<MadeFolders> {
     if folder.is_dir() {
         return Ok(MadeFolders::default());
     }
@@ -261,5 +296,52 @@ mod tests {
         }
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(DirLock::of(&dir).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    /// A writer that came too late removed the folder that it had made: the one that had locked it
+    /// lost it, and nobody got in.
+    #[test]
+    fn of_writers_that_make_a_folder_at_once_one_gets_it() {
+        let dir = std::env::temp_dir().join(format!("made-{}", std::process::id()));
+        for round in 0..300 {
+            let folder = dir.join(format!("{round}/below"));
+            let start = std::sync::Barrier::new(4);
+            let got = std::sync::atomic::AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        start.wait();
+                        match make_and_lock(&folder) {
+                            Ok((made, lock)) => {
+                                std::thread::yield_now();
+                                std::fs::write(folder.join("written"), "").unwrap();
+                                lock.check().unwrap();
+                                got.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                                drop((made, lock));
+                            }
+                            Err(e) => assert_eq!(e.kind(), ErrorKind::Busy, "{e}"),
+                        }
+                    });
+                }
+            });
+            assert!(got.into_inner() > 0, "nobody got in, in round {round}");
+            assert!(folder.join("written").exists());
+        }
+        // And where each of them writes nothing, and so gives up what it made.
+        for round in 0..300 {
+            let folder = dir.join(format!("given-up-{round}/below"));
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| match make_and_lock(&folder) {
+                        Ok((made, lock)) => {
+                            lock.check().unwrap();
+                            drop((made, lock));
+                        }
+                        Err(e) => assert_eq!(e.kind(), ErrorKind::Busy, "{e}"),
+                    });
+                }
+            });
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -231,6 +231,23 @@ static void waits_where_results_are_told(const dp::runtime &runtime) {
     done.get_future().get();
 }
 
+// A name with a NUL in it was taken for the part before it, which is another file.
+static void names_with_a_nul(const dp::machine &machine) {
+    const std::string name("surface\0.bin", 12);
+    auto is_refused = [](auto &&call) {
+        try {
+            call();
+            CHECK(false);
+        } catch (const dp::error &e) {
+            CHECK(e.kind() == DP_INVALID_INPUT && std::string(e.what()).find("NUL") != std::string::npos);
+        }
+    };
+    is_refused([&] { dp::ssd made(name, DP_CREATE); });
+    is_refused([&] { dp::checkpoints(machine, name).list(); });
+    is_refused([&] { dp::graph named(name); });
+    CHECK(!std::filesystem::exists("surface"));
+}
+
 int main() {
     {
         dp::machine machine;
@@ -243,6 +260,7 @@ int main() {
         options_and_products(machine);
         what_is_told(machine, runtime);
         sorts_that_are_told(machine);
+        names_with_a_nul(machine);
         waits_where_results_are_told(runtime);
     }
     CHECK(dp_open_handles() == 0);

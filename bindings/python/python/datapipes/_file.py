@@ -73,6 +73,17 @@ def open(path: Path, mode: str = "r") -> File:
     return found  # type: ignore[no-any-return]
 
 
+def open_file(name: str, operation: str) -> File:
+    """Open a file to read, for what objects cannot do yet."""
+    if is_address(name):
+        raise Unsupported(
+            f"{operation}: {name}: it is an object, and this takes files",
+            operation=operation,
+            advice="copy it to a file first (`dpipe copy`), or read its bytes with open_object",
+        )
+    return File(name, "r")
+
+
 def open_object(address: str) -> Object:
     """Open an object in a bucket for reading, at the version that it has now. Needs a build with objects."""
     return Object(address)

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
+
 from ._datapipes import Buffer
 from ._errors import Corrupt, Error, InvalidInput, Unsupported
 from ._file import File
@@ -82,6 +84,8 @@ def module_of(framework: str) -> Any:
 
 def target_of(framework: str | None, mapped: bool | None, device: object) -> Into:
     """What the arguments of a loader mean."""
+    if not isinstance(mapped, (bool, np.bool_, type(None))):
+        raise InvalidInput(f"load: mapped={mapped!r}: give True, False or None", operation="load")
     name = None if device is None else str(device)  # A device of torch says its name as text.
     if name == "cpu":
         name = None

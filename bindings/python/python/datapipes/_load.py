@@ -12,7 +12,9 @@ import io
 import json
 import math
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -20,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._datapipes import Buffer
-from ._errors import InvalidInput, Unsupported
-from ._file import File, open
+from ._errors import Busy, InvalidInput, Unsupported
+from ._file import File, open_file
 from ._into import Into, corrupt, module_of, target_of
 from ._paths import Path, text_of, texts_of
 from ._report import Report, moved
@@ -375,7 +377,7 @@ def _load(name: str, into: Into, shard: Shard | None) -> tuple[Any, dict[str, di
     end = name.lower()
     if shard is not None and not end.endswith((".safetensors", *_OF_TORCH)):
         corrupt(shard.index, f"{name} is of no kind that an index may name")
-    with open(name) as file:
+    with shard.named() if shard is not None else nullcontext(), open_file(name, "load") as file:
         if end.endswith(".npy"):
             found: Any = _npy(name, file, into)
             if into.framework == "torch" and into.device is None:
@@ -397,7 +399,7 @@ def _load(name: str, into: Into, shard: Shard | None) -> tuple[Any, dict[str, di
 def load_npy(path: Path, mapped: bool | None = None) -> Array:
     """Read a .npy file into an array. For ``mapped`` see `load_file`."""
     name = text_of(path)
-    with open(name) as file:
+    with open_file(name, "load") as file:
         found: Array = _npy(name, file, Into("numpy", mapped, None))
         return found
 
@@ -477,6 +479,7 @@ class Stream:
     ) -> None:
         self._into = target_of(framework, mapped, device)
         self._one: Iterator[tuple[str, Any]] | None = None
+        self._reading = threading.Lock()
         self._paths = texts_of(paths, "stream")
         self._counters: dict[str, dict[str, Any]] = {}
 
@@ -495,9 +498,14 @@ class Stream:
         return self._pairs()
 
     def __next__(self) -> tuple[str, Any]:
-        if self._one is None:
-            self._one = self._pairs()
-        return next(self._one)
+        if not self._reading.acquire(blocking=False):
+            raise Busy("stream: another thread takes the next array", operation="stream")
+        try:
+            if self._one is None:
+                self._one = self._pairs()
+            return next(self._one)
+        finally:
+            self._reading.release()
 
     def _pairs(self) -> Iterator[tuple[str, Any]]:
         for path, shard in files_of(self._paths):

@@ -12,7 +12,12 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 def text_of(path: Path) -> str:
     """The path as a text, from which the same bytes can be made again."""
-    return os.fsdecode(path)
+    text = os.fsdecode(path)
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as why:
+        raise InvalidInput(f"the path {text[:200]!r} cannot be encoded: {why.reason}") from None
+    return text
 
 
 def texts_of(paths: Iterable[Path], operation: str) -> list[str]:

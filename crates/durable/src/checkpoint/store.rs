@@ -10,7 +10,7 @@ use super::manifest::Manifest;
 use super::pieces::ProgressCallback;
 use super::places::CheckpointPlaces;
 use super::restore::Checkpoint;
-use crate::dir_lock::{DirLock, MadeFolders, make_folder, sync_folder};
+use crate::dir_lock::{DirLock, MadeFolders, make_and_lock, sync_folder};
 
 const PREFIX: &str = "checkpoint-";
 
@@ -226,8 +226,7 @@ impl Checkpoints {
     /// Locks the folder, which is made if there is none. What was made is removed before others may
     /// lock it, unless something was written there.
     pub(crate) fn sole(&self, dir: &Path) -> Result<(MadeFolders, DirLock)> {
-        let made = make_folder(dir)?;
-        Ok((made, DirLock::of(dir)?))
+        make_and_lock(dir)
     }
 
     pub(crate) fn home(&self) -> &Home {

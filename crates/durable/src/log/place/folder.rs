@@ -23,7 +23,7 @@ use datapipes_core::{
 };
 
 use super::storage::{SegmentSpace, SegmentStorage, UnpublishedSegment};
-use crate::dir_lock::{DirLock, make_folder, sync_folder};
+use crate::dir_lock::{DirLock, make_and_lock, sync_folder};
 
 const ENDING: &str = ".log";
 /// The name of the note's file.
@@ -155,8 +155,8 @@ impl SegmentStorage for LogFolder {
     }
 
     fn lock(&self) -> Result<Box<dyn Any + Send + Sync>> {
-        let made = make_folder(&self.dir)?;
-        let sole = Arc::new(DirLock::of(&self.dir)?);
+        let (made, sole) = make_and_lock(&self.dir)?;
+        let sole = Arc::new(sole);
         *self.sole.lock() = Arc::downgrade(&sole);
         // In this order: a folder that stayed empty is removed before others may lock it.
         Ok(Box::new((made, sole)))
