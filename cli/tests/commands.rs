@@ -301,6 +301,37 @@ fn the_pyramid_is_drawn() {
 }
 
 #[test]
+fn several_files_are_checked_as_one() {
+    let folder = folder();
+    let put = |name: &str, lines: &str| std::fs::write(folder.path(name), lines).unwrap();
+    put("1", "a\nb\n");
+    put("2", "");
+    put("3", "b\nc\n");
+    put("4", "d\nd\nz\ny\n");
+    let check = |names: &[&str]| {
+        let mut command = dpipe();
+        command.args(["check", "lines", "--json"]).args(names).current_dir(folder.at());
+        command
+    };
+    let found = json(&good(&mut check(&["1", "2", "3"])));
+    assert_eq!((found["records"].as_u64(), found["files"].as_u64()), (Some(4), Some(3)), "{found}");
+    assert_eq!((found["duplicates"].as_u64(), found["sorted"].as_bool()), (Some(1), Some(true)), "{found}");
+    // Over a border: each file is in order, and the second begins with less than the first ends with.
+    let output = check(&["3", "1"]).output().unwrap();
+    let found = json(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!((output.status.code(), found["first_unordered_file"].as_str()), (Some(1), Some("1")), "{found}");
+    assert_eq!(found["first_unordered_record"], 2, "{found}");
+    // Within a file, whose name and record people are told.
+    let output = dpipe().args(["check", "lines", "1", "4"]).current_dir(folder.at()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("2 files: 6 records") && said.contains("the first is record 3 of 4, counted"), "{said}");
+    let error = bad(dpipe().args(["check", "lines", "1", "-"]).current_dir(folder.at()), 2);
+    assert!(error.contains("checked alone"), "{error}");
+    bad(check(&["1", "absent"]).args(["3"]), 2);
+}
+
+#[test]
 fn mistakes_are_named() {
     let folder = folder();
     let absent = folder.path("absent");

@@ -156,6 +156,34 @@ def test_records(cluster, folder, keys, shuffle):
         assert max(part["bytes"] for part in report["parts"]) < 1.6 * records.nbytes / 5
 
 
+def dpipe():
+    """The command of this tree, where it is built: the tests of the whole project build it first."""
+    built = [Path(__file__).parents[3] / "target" / kind / "dpipe" for kind in ("debug", "release")]
+    found = [program for program in built if program.exists()]
+    if not found:
+        pytest.skip("dpipe is not built in this tree")
+    return max(found, key=lambda program: program.stat().st_mtime)
+
+
+@pytest.mark.parametrize("shuffle", ["store", "direct"])
+def test_dpipe_check_examines_the_parts_and_their_borders(cluster, folder, shuffle):
+    records = np.random.default_rng(8).integers(0, 256, (30_000, 100), np.uint8).tobytes()
+    path = put(folder, "in/records", records)
+    dpray.sort(path, folder / "out", records=(100, 0, 10), partitions=4, memory_per_task="64M", shuffle=shuffle)
+    parts = [str(folder / "out" / name) for name in sorted(os.listdir(folder / "out"))]
+    assert len(parts) == 4
+
+    def check(*files):
+        ran = subprocess.run([dpipe(), "check", "records", "--json", *files], capture_output=True, check=False)
+        return ran.returncode, json.loads(ran.stdout)
+
+    (_, before), (code, after) = check(str(path)), check(*parts)
+    assert code == 0 and after["sorted"] and after["files"] == 4
+    assert [after[what] for what in ("records", "checksum")] == [before[what] for what in ("records", "checksum")]
+    code, swapped = check(parts[1], parts[0], *parts[2:])
+    assert code == 1 and swapped["first_unordered_file"] == parts[0]
+
+
 @pytest.mark.parametrize(
     "format, shuffle", [("u32", "store"), ("u64", "store"), ("i64", "store"), ("f64", "store"), ("f64", "direct")]
 )

@@ -18,7 +18,7 @@ struct Check {
     settings: &'static [&'static str],
 }
 
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 16] = [
     Check { command: "ci", settings: &[] },
     // All tests are a part of `ci`; this shows that the command takes options.
     Check { command: "test", settings: &["-p", "xtask"] },
@@ -47,6 +47,8 @@ const CHECKS: [Check; 15] = [
     Check { command: "tsan", settings: &[] },
     Check { command: "miri", settings: &[] },
     Check { command: "python-test", settings: &[] },
+    // What is no part of `test`, because it compiles some 110 crates more.
+    Check { command: "python-test", settings: &["--objects"] },
     Check { command: "fuzz", settings: &["5"] },
     Check { command: "pictures", settings: &["target/pictures"] },
     Check { command: "guest", settings: &["--fetch"] },

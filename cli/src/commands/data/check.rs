@@ -32,25 +32,28 @@ const PEEK: usize = 64 << 10;
 const ENDING: Ending = Ending {
     notes: "\
 An object (s3://BUCKET/KEY, gs://, az://, http://, https://) is read at one version; credentials and
-endpoint are those of the cloud's own tools.",
+endpoint are those of the cloud's own tools. Several files are checked as if they were one, in the
+order given: the first record of a file must not be less than the last one of the file before.",
     zero: "the records are in order",
     one: Some("the records are not in order, or the last one is incomplete"),
     examples: &[
         "dpipe check lines sorted.txt",
         "dpipe check u64 sorted.u64 --json",
         "dpipe sort -n lines.txt | dpipe check lines --order n -",
+        "dpipe check records sorted/part-*",
     ],
 };
 
-/// Checks the order of a file, counts its records and duplicates, and adds up their checksum.
+/// Checks the order of files, counts their records and duplicates, and adds up their checksum.
 #[derive(Debug, clap::Args)]
 #[command(after_help = ENDING.after(&kind::help()))]
 pub(crate) struct Args {
-    /// Kind of data in the file; the list is below
+    /// Kind of data in the files; the list is below
     #[arg(value_parser = kind::parser(), hide_possible_values = true)]
     kind: DataKind,
-    /// File or object to check; `-` is the standard input
-    file: PathBuf,
+    /// Files or objects to check, in order; `-` alone is the standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// Check lines by this key, as sort -k takes it (may be repeated)
     #[arg(short, long, value_name = "KEYDEF")]
     key: Vec<String>,
@@ -66,8 +69,9 @@ pub(crate) struct Args {
     /// Read lines that end with NUL, not with a newline
     #[arg(short, long)]
     zero_terminated: bool,
-    /// Print JSON: kind, sorted, records, bytes, unordered, first_unordered_record,
-    /// first_unordered_offset, duplicates, checksum, trailing_bytes, seconds, bytes_per_second
+    /// Print JSON: kind, sorted, files, records, bytes, unordered, first_unordered_record and
+    /// first_unordered_offset (counted over all files), first_unordered_file, duplicates, checksum,
+    /// trailing_bytes, seconds, bytes_per_second
     #[arg(long)]
     json: bool,
 }
@@ -84,6 +88,10 @@ struct Outcome {
     kind: String,
     /// Whether no record is less than the one before it, and the last one is complete.
     sorted: bool,
+    /// The number of files.
+    files: usize,
+    /// The file with the first record that is less than the one before it.
+    first_unordered_file: Option<String>,
     /// The checksum in it is valsort's: the sum of the records' CRC-32, in hexadecimal, the same
     /// for every order.
     #[serde(flatten)]
@@ -96,24 +104,22 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let shape = shape(args)?;
     let machine = datapipes::discover();
     let started = Instant::now();
-    let summary = match args.file.to_str().filter(|name| is_object(name)) {
-        Some(address) => {
-            let object = ObjectAccess::new()?.open(address)?;
-            signals::catch(WaitsFor::Places);
-            in_parallel(&machine, &Subject::object(&machine, &object)?, &shape)?
+    let mut checking = Checking { machine: &machine, shape: &shape, access: None, catches: false };
+    let (mut summary, mut first) = (ValidationSummary::default(), None);
+    for file in &args.files {
+        let before = summary.records;
+        let next = checking.file(file, args.files.len() == 1)?;
+        summary = summary.join(next, &shape.format);
+        if first.is_none() {
+            first = summary.first_unordered_record.map(|record| FirstUnordered { file, record: record - before });
         }
-        None => match Input::open(&args.file)? {
-            Input::File { ssd, from: 0 } => {
-                signals::catch(WaitsFor::Places);
-                in_parallel(&machine, &Subject::file(&ssd)?, &shape)?
-            }
-            input => stream(input, &shape.format)?,
-        },
-    };
+    }
     let seconds = started.elapsed().as_secs_f64();
     let outcome = Outcome {
         kind: args.kind.to_string(),
         sorted: summary.is_ordered(),
+        files: args.files.len(),
+        first_unordered_file: first.as_ref().map(|first| shown_path(first.file)),
         seconds,
         bytes_per_second: units::bytes_per_second(summary.bytes, seconds),
         summary,
@@ -121,9 +127,57 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     if args.json {
         print_json(&outcome)?
     } else {
-        print(&text(&args.file, &outcome))?
+        print(&text(&args.files, first, &outcome))?
     }
     Ok(if outcome.sorted { CommandStatus::Good } else { CommandStatus::Bad })
+}
+
+/// The first record that is less than the one before it.
+struct FirstUnordered<'a> {
+    file: &'a Path,
+    /// Its number in this file.
+    record: u64,
+}
+
+/// What is needed to check one file after the other.
+struct Checking<'a> {
+    machine: &'a Machine,
+    shape: &'a Shape,
+    /// The way to objects, once there was one.
+    access: Option<ObjectAccess>,
+    /// Whether signals are caught: not where a stream may say nothing for ever.
+    catches: bool,
+}
+
+impl Checking<'_> {
+    fn file(&mut self, file: &Path, alone: bool) -> Result<ValidationSummary> {
+        if let Some(address) = file.to_str().filter(|name| is_object(name)) {
+            let access = match &self.access {
+                Some(access) => access,
+                None => self.access.insert(ObjectAccess::new()?),
+            };
+            let object = access.open(address)?;
+            self.catch();
+            return in_parallel(self.machine, &Subject::object(self.machine, &object)?, self.shape);
+        }
+        match Input::open(file)? {
+            Input::File { ssd, from: 0 } => {
+                self.catch();
+                in_parallel(self.machine, &Subject::file(&ssd)?, self.shape)
+            }
+            input if alone => stream(input, &self.shape.format),
+            _ => {
+                let why = format!("{}: a stream is checked alone, beside no other file", shown_path(file));
+                Err(Error::new(ErrorKind::InvalidInput, "check", why).with_advice("`cat` what is to be checked into one"))
+            }
+        }
+    }
+
+    fn catch(&mut self) {
+        if !std::mem::replace(&mut self.catches, true) {
+            signals::catch(WaitsFor::Places);
+        }
+    }
 }
 
 fn shape(args: &Args) -> Result<Shape> {
@@ -279,25 +333,30 @@ pub(crate) fn each_piece(input: Input, mut look: impl FnMut(&[u8]) -> ControlFlo
     }
 }
 
-fn text(file: &Path, outcome: &Outcome) -> String {
+fn text(files: &[PathBuf], first: Option<FirstUnordered<'_>>, outcome: &Outcome) -> String {
     let o = &outcome.summary;
+    let name = match files {
+        [file] => shown_path(file),
+        several => format!("{} files", several.len()),
+    };
     let mut out = format!(
-        "{}: {} records, {}, checksum {}, {} duplicates, {}\n",
-        shown_path(file),
+        "{name}: {} records, {}, checksum {}, {} duplicates, {}\n",
         o.records,
         units::bytes(o.bytes),
         o.checksum_hex(),
         o.duplicates,
         units::rate(o.bytes, outcome.seconds)
     );
-    match o.first_unordered_record {
-        Some(first) => {
-            out += &format!("NOT IN ORDER: {} records, the first is record {first}, counted from 0\n", o.unordered)
+    match first {
+        Some(FirstUnordered { file, record }) => {
+            let of = if files.len() > 1 { format!(" of {}", shown_path(file)) } else { String::new() };
+            out += &format!("NOT IN ORDER: {} records, the first is record {record}{of}, counted from 0\n", o.unordered)
         }
         None => out += "in order\n",
     }
     if o.trailing_bytes > 0 {
-        out += &format!("INCOMPLETE: {} bytes at the end are less than a record\n", o.trailing_bytes);
+        let at = if files.len() > 1 { "ends" } else { "end" };
+        out += &format!("INCOMPLETE: {} bytes at the {at} are less than a record\n", o.trailing_bytes);
     }
     out
 }

@@ -1,7 +1,5 @@
 //! The file backend: its offers for a pair of places, and the movers that it opens.
 
-use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::Arc;
 
 use datapipes_core::backend::{
@@ -9,7 +7,6 @@ use datapipes_core::backend::{
 };
 use datapipes_core::locator::FilePlace;
 use datapipes_core::memory::MemoryRange;
-use datapipes_core::topology::BlockDevice;
 use datapipes_core::{Error, ErrorKind, FileAccess, Persistence, Result};
 
 use crate::choice::{self, Engine};
@@ -327,13 +324,10 @@ struct Limits {
 
 impl Limits {
     fn of(file: &FilePlace) -> Limits {
-        // The path is by descriptor, so that it works for files without a name.
-        let path = format!("/proc/self/fd/{}", file.cached_fd().as_raw_fd());
-        let device = BlockDevice::behind(Path::new(&path)).ok().and_then(|storage| storage.device);
-        let Some(device) = device else { return Limits { depth: DEPTH, request: REQUEST } };
+        let Some(queue) = file.queue() else { return Limits { depth: DEPTH, request: REQUEST } };
         // An eighth of what the kernel queues, because others use the device too.
-        let depth = device.nr_requests.map_or(DEPTH, |n| (n / 8).clamp(8, 32));
-        let takes = device.max_sectors_kb.map_or(0, |kib| u64::from(kib) << 10);
+        let depth = queue.requests.map_or(DEPTH, |n| (n / 8).clamp(8, 32));
+        let takes = queue.request_bytes.unwrap_or(0);
         Limits { depth, request: takes.clamp(REQUEST, LONG_REQUEST) }
     }
 }

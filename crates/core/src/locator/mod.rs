@@ -30,7 +30,7 @@ pub use atomic_file::{
     PublishOutcome, TargetKind, parent_dir, path_end, target_kind,
 };
 pub use endpoint::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach, Reader, StagingHandle};
-pub use file::file_place::{FileAccess, FilePlace};
+pub use file::file_place::{DeviceQueue, FileAccess, FilePlace};
 pub use file::kind::file_kind_words;
 pub use file::ssd::Ssd;
 pub use in_memory::{CoreCache, Dram, NumaMemory};

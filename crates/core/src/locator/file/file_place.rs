@@ -2,7 +2,7 @@
 #![deny(clippy::arithmetic_side_effects)]
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -10,6 +10,7 @@ use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::topology::BlockDevice;
 use crate::watch::WriteObservers;
 
 /// Whether transfers go past the page cache.
@@ -46,6 +47,18 @@ pub struct FilePlace {
     pub(super) device: u64,
     pub(super) file_system: Option<u32>,
     pub(super) watchers: Arc<WriteObservers>,
+    /// The queue of the device behind it, once it was looked for.
+    pub(super) queue: Arc<OnceLock<Option<DeviceQueue>>>,
+}
+
+/// The queue that the kernel has for a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceQueue {
+    /// Requests that it holds, if the kernel says so.
+    pub requests: Option<u32>,
+    /// The longest request that is not split, in bytes, if the kernel says so.
+    pub request_bytes: Option<u64>,
 }
 
 impl FilePlace {
@@ -112,6 +125,26 @@ impl FilePlace {
     /// the file system with the device's name. `None` if the kernel did not report it.
     pub fn file_system(&self) -> Option<u32> {
         self.file_system
+    }
+
+    /// The queue of the block device behind it; `None` where no device is known.
+    ///
+    /// It is looked for once for an open file: that takes about seventy system calls, and each
+    /// connect asks for it.
+    pub fn queue(&self) -> Option<DeviceQueue> {
+        if let Some(known) = self.queue.get() {
+            return *known;
+        }
+        // The path is by descriptor, so that it works for files without a name.
+        let path = format!("/proc/self/fd/{}", self.cached.as_raw_fd());
+        let device = BlockDevice::behind(Path::new(&path)).ok().and_then(|storage| storage.device);
+        let found = device.map(|device| DeviceQueue {
+            requests: device.nr_requests,
+            request_bytes: device.max_sectors_kb.map(|kib| u64::from(kib) << 10),
+        });
+        // Nobody waits here for another thread, which a child of fork would do for ever.
+        let _ = self.queue.set(found);
+        found
     }
 
     /// Whether it is a block device rather than a file.

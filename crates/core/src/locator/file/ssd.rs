@@ -203,6 +203,7 @@ impl Ssd {
             device: if block_device { stat.st_rdev } else { stat.st_dev },
             file_system,
             watchers,
+            queue: Arc::default(),
         })))
     }
 
@@ -230,6 +231,7 @@ impl Ssd {
             direct_refused: old.direct_refused.clone(),
             access,
             watchers: old.watchers.clone(),
+            queue: old.queue.clone(),
             ..**old
         })))
     }
