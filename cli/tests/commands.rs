@@ -316,7 +316,7 @@ fn several_files_are_checked_as_one() {
     let found = json(&good(&mut check(&["1", "2", "3"])));
     assert_eq!((found["records"].as_u64(), found["files"].as_u64()), (Some(4), Some(3)), "{found}");
     assert_eq!((found["duplicates"].as_u64(), found["sorted"].as_bool()), (Some(1), Some(true)), "{found}");
-    // Over a border: each file is in order, and the second begins with less than the first ends with.
+    // Over a border: each file is in order, but the second begins with less.
     let output = check(&["3", "1"]).output().unwrap();
     let found = json(&String::from_utf8(output.stdout).unwrap());
     assert_eq!((output.status.code(), found["first_unordered_file"].as_str()), (Some(1), Some("1")), "{found}");

@@ -224,6 +224,10 @@ fn make_folder(folder: &Path) -> Result<MadeFolders> {
     match std::fs::create_dir(folder) {
         Ok(()) => made.0.push(folder.to_owned()),
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+        // What was there a moment ago is gone: that is the error, and another look helps.
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(fail(std::fs::symlink_metadata(folder).err().unwrap_or(e)));
+        }
         Err(e) => return Err(fail(e)),
     }
     sync_folder(&parent)?;
@@ -302,7 +306,7 @@ mod tests {
     /// lost it, and nobody got in.
     #[test]
     fn of_writers_that_make_a_folder_at_once_one_gets_it() {
-        let dir = std::env::temp_dir().join(format!("made-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("made-at-once-{}", std::process::id()));
         for round in 0..300 {
             let folder = dir.join(format!("{round}/below"));
             let start = std::sync::Barrier::new(4);

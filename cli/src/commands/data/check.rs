@@ -33,14 +33,14 @@ const ENDING: Ending = Ending {
     notes: "\
 An object (s3://BUCKET/KEY, gs://, az://, http://, https://) is read at one version; credentials and
 endpoint are those of the cloud's own tools. Several files are checked as if they were one, in the
-order given: the first record of a file must not be less than the last one of the file before.",
+order given (`dpipe check records sorted/part-*`): the first record of a file must not be less than
+the last one of the file before.",
     zero: "the records are in order",
     one: Some("the records are not in order, or the last one is incomplete"),
     examples: &[
         "dpipe check lines sorted.txt",
         "dpipe check u64 sorted.u64 --json",
         "dpipe sort -n lines.txt | dpipe check lines --order n -",
-        "dpipe check records sorted/part-*",
     ],
 };
 
@@ -165,7 +165,8 @@ impl Checking<'_> {
                 self.catch();
                 in_parallel(self.machine, &Subject::file(&ssd)?, self.shape)
             }
-            input if alone => stream(input, &self.shape.format),
+            // An empty file, and one of the kernel's, has no length to cut.
+            input if alone || is_regular(file) => stream(input, &self.shape.format),
             _ => {
                 let why = format!("{}: a stream is checked alone, beside no other file", shown_path(file));
                 Err(Error::new(ErrorKind::InvalidInput, "check", why).with_advice("`cat` what is to be checked into one"))
@@ -178,6 +179,10 @@ impl Checking<'_> {
             signals::catch(WaitsFor::Places);
         }
     }
+}
+
+fn is_regular(file: &Path) -> bool {
+    file != Path::new("-") && file.metadata().is_ok_and(|facts| facts.is_file())
 }
 
 fn shape(args: &Args) -> Result<Shape> {
