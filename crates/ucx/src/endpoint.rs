@@ -95,7 +95,11 @@ impl PeerEndpoint {
         // SAFETY: the worker lives, the structure lives during the call, and the handler's argument
         // is in a box that is dropped after the worker.
         let status = unsafe { (ucx.ep_create)(worker.worker, &raw const params, &raw mut endpoint) };
-        ucx.check(status, "connect").map_err(|e| within(e, settings))?;
+        if let Err(e) = ucx.check(status, "connect") {
+            // Before the box: a handler of this endpoint may still be called.
+            drop(worker);
+            return Err(within(e, settings));
+        }
         let tells_failure = settings.tells_failure;
         Ok(PeerEndpoint { worker, endpoint, tells_failure, is_met: false, failure })
     }

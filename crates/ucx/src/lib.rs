@@ -28,6 +28,7 @@
 //! | `endpoint` | a worker that is connected to a peer's: its failure, its requests, its end |
 //! | `connection` | a peer's memory: put, get, flush |
 //! | `messages` | messages in order, with bounds on what a peer may send |
+//! | `segments` | who may attach the shared memory that UCX makes |
 //! | `confinement` | what a process that a peer could take over may do |
 //!
 //! UCX encrypts nothing and believes what a peer says of itself. Whoever uses it for more than
@@ -42,16 +43,18 @@ mod endpoint;
 mod interface;
 mod library;
 mod messages;
+mod segments;
 mod settings;
 mod worker;
 
 pub use abi::Status as UcxStatus;
 #[doc(hidden)] // For the comparison with UCX's header.
 pub use abi::layout as ucx_layout;
-pub use confinement::{ConfinedUse, confine_calls, confine_paths};
+pub use confinement::{ConfinedUse, confine_calls, confine_paths, confine_paths_if_possible};
 pub use connection::{PeerConnection, PeerMemory};
 pub use endpoint::{Outcome, PeerRequest};
 pub use library::Ucx;
 pub use messages::{MAX_MESSAGE_BYTES, PeerMessages, UcxMessage};
+pub use segments::take_segments_from_group;
 pub use settings::UcxSettings;
 pub use worker::{Armed, MAX_BLOB_BYTES, UcxUse, UcxWorker};

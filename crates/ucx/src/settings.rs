@@ -57,7 +57,8 @@ impl UcxSettings {
 /// Checks names that become settings of UCX. `^`, which means all others, is left out on purpose.
 fn check_names(what: &str, names: &str, operation: &'static str) -> Result<()> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.:,".contains(c);
-    let is_open = |name: &str| matches!(name, "" | "all" | "shm" | "sm" | "posix" | "sysv");
+    let of_one_machine = ["shm", "sm", "mm", "posix", "sysv", "xpmem", "cma", "knem", "self"];
+    let is_open = |name: &str| name.is_empty() || name == "all" || of_one_machine.contains(&name);
     if names.len() <= 256 && names.chars().all(is_plain) && !names.split(',').any(is_open) {
         return Ok(());
     }
@@ -74,7 +75,7 @@ mod tests {
     fn names_that_open_more_than_they_say_are_refused() {
         let of = |transports: &str| UcxSettings::network(Some(transports), Some("lo"), None, "connect");
         assert_eq!(of("rc,tcp").unwrap().transports, "rc,tcp");
-        for wrong in ["", "all", "^tcp", "tcp,", "tcp,shm", "tcp;x", "tcp\n"] {
+        for wrong in ["", "all", "^tcp", "tcp,", "tcp,shm", "tcp;x", "tcp\n", "cma,tcp", "mm", "self"] {
             assert_eq!(of(wrong).unwrap_err().kind(), ErrorKind::InvalidInput, "{wrong:?}");
         }
     }

@@ -15,6 +15,7 @@ use datapipes_core::{Error, ErrorKind, Result, threads};
 
 use crate::abi::{self, ContextParams, Handle, MapParams, WorkerParams};
 use crate::library::Ucx;
+use crate::segments::SegmentsBefore;
 use crate::settings::UcxSettings;
 
 /// The longest address or packed key of UCX that is believed.
@@ -59,7 +60,14 @@ impl UcxWorker {
     pub fn open(settings: &UcxSettings, use_for: UcxUse) -> Result<UcxWorker> {
         let ucx = Ucx::required("open")?;
         let settings = settings.clone();
-        let opened = threads::spawn("ucx-open", move || UcxWorker::make(ucx, &settings, use_for))?;
+        let opened = threads::spawn("ucx-open", move || {
+            let before = (settings.transports == "sysv").then(SegmentsBefore::now);
+            let made = UcxWorker::make(ucx, &settings, use_for);
+            if let Some(before) = before {
+                before.take_new_ones_from_group();
+            }
+            made
+        })?;
         threads::join(opened).map_err(|none| none.error("open"))?
     }
 

@@ -169,7 +169,8 @@ impl Checking<'_> {
             input if alone || is_regular(file) => stream(input, &self.shape.format),
             _ => {
                 let why = format!("{}: a stream is checked alone, beside no other file", shown_path(file));
-                Err(Error::new(ErrorKind::InvalidInput, "check", why).with_advice("`cat` what is to be checked into one"))
+                Err(Error::new(ErrorKind::InvalidInput, "check", why)
+                    .with_advice("`cat` what is to be checked into one"))
             }
         }
     }

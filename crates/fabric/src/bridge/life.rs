@@ -7,10 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result};
-use datapipes_ucx::{ConfinedUse, PeerMessages, Ucx, UcxSettings, UcxUse, UcxWorker, confine_calls, confine_paths};
+use datapipes_ucx::{
+    ConfinedUse, PeerMessages, Ucx, UcxSettings, UcxUse, UcxWorker, confine_calls, confine_paths,
+    take_segments_from_group,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use super::pump::Pump;
 use super::spec::{BridgeSaid, BridgeTold, BridgedBytes, MAX_ADDRESS_BYTES};
@@ -62,6 +65,8 @@ fn bridge(controller: BorrowedFd<'_>) -> Result<BridgedBytes> {
         return Err(Error::new(ErrorKind::Unsupported, "connect", what)
             .with_advice("name one device (`devices`), so that the address has one interface"));
     }
+    // Once its address is out, peers and strangers can reach it.
+    confine_calls(ConfinedUse::Meeting(&settings.transports))?;
     packet::send(controller, &BridgeSaid::Address(address), &[])?;
     let (BridgeTold::Peer(peer), _) = told(controller, &mut buffer)? else { return Err(wrong("no peer")) };
     move_bytes(controller, socket, worker, &settings, &peer)
@@ -76,6 +81,8 @@ fn move_bytes(
 ) -> Result<BridgedBytes> {
     let mut pump = Pump::new(controller, socket, PeerMessages::connect(worker, settings, peer)?);
     pump.meet()?;
+    // Those that were made to meet.
+    take_segments_from_group();
     // From here on it connects to nobody.
     confine_calls(ConfinedUse::Messages(&settings.transports))?;
     packet::send(controller, &BridgeSaid::Met, &[])?;
@@ -88,14 +95,18 @@ fn move_bytes(
 
 /// Gives up what a bridge does not need. It is the only thread.
 fn limit() -> Result<()> {
-    let limit = |resource, value| {
+    let limit = |what, resource, most: u64| {
+        // A limit that is lower already cannot be raised by everybody, and is as good.
+        let value = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
-        setrlimit(resource, limit).map_err(|e| Error::os("confine", e.raw_os_error(), "a limit of a bridge"))
+        let refused =
+            |e: Errno| Error::os("confine", e.raw_os_error(), format!("a bridge's {what}, limited to {value}"));
+        setrlimit(resource, limit).map_err(refused)
     };
     // RDMA registers its buffers. Where this is refused, the limit of the user holds.
     let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
-    limit(Resource::Nofile, MAX_DESCRIPTORS)?;
-    limit(Resource::Data, MAX_MEMORY_BYTES)?;
+    limit("descriptors", Resource::Nofile, MAX_DESCRIPTORS)?;
+    limit("bytes of memory", Resource::Data, MAX_MEMORY_BYTES)?;
     // Both bridges within a machine become the same user, as shared memory needs it.
     become_nobody()?;
     // This comes after a change of the user, which resets it.

@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use datapipes_core::{Error, ErrorKind, Result, threads};
 use datapipes_ucx::UcxSettings;
@@ -13,6 +15,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::spec::{BridgeSaid, BridgeTold};
 use crate::control::packet::{self, Arrived};
 use crate::control::protocol::BRIDGE;
+
+/// How long a bridge whose socket has ended may take to end.
+const LAST_BREATH: Duration = Duration::from_millis(100);
 
 /// A bridge that runs. It is killed when this is dropped, and waited for.
 pub(crate) struct BridgeProcess {
@@ -53,11 +58,31 @@ impl BridgeProcess {
     ///
     /// # Errors
     /// `Device` where it has ended. `Corrupt` for what no bridge says.
-    pub(crate) fn hear(&self, buffer: &mut [u8]) -> Result<Option<BridgeSaid>> {
+    pub(crate) fn hear(&mut self, buffer: &mut [u8]) -> Result<Option<BridgeSaid>> {
         match packet::receive::<BridgeSaid>(self.socket.as_fd(), buffer, false)? {
             Arrived::Packet(said, _) => Ok(Some(said)),
             Arrived::Nothing => Ok(None),
-            Arrived::End => Err(Error::new(ErrorKind::Device, "bridge", "a bridge of the link has died")),
+            Arrived::End => Err(self.death()),
+        }
+    }
+
+    /// The error of a bridge that said nothing more, with how it ended, if it is seen to end now.
+    fn death(&mut self) -> Error {
+        let until = Instant::now() + LAST_BREATH;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+                ended => break ended.ok().flatten(),
+            }
+        };
+        let how = status.map_or_else(|| "it closed its socket and runs on".to_owned(), |status| status.to_string());
+        let error = Error::new(ErrorKind::Device, "bridge", format!("a bridge of the link has died ({how})"));
+        match status.and_then(|status| status.signal()) {
+            Some(libc::SIGABRT) => {
+                error.with_advice("UCX gave up: both sides need UCX of the same kind, and settings that it takes")
+            }
+            Some(libc::SIGKILL) => error.with_advice("somebody killed it, or the kernel did for lack of memory"),
+            _ => error,
         }
     }
 }

@@ -78,7 +78,7 @@ impl<'a> Pump<'a> {
         loop {
             let worked = self.peer.progress();
             if !is_met && let Some(message) = self.peer.receive()? {
-                if Word::of(message.words) != Some(Word::Hello) {
+                if Word::of(message.words) != Some(Word::Hello) || !message.body.is_empty() {
                     return Err(wrong("something else than its greeting"));
                 }
                 is_met = true;
@@ -127,6 +127,10 @@ impl<'a> Pump<'a> {
     /// Does what can be done without waiting. Returns whether there was something.
     fn step(&mut self) -> Result<bool> {
         let mut worked = self.peer.progress();
+        // What has ended is forgotten in each step: a busy bridge has no other time for it.
+        if !self.is_over() {
+            self.peer.settle()?;
+        }
         worked |= self.hear()?;
         worked |= self.write()?;
         worked |= self.read()?;
@@ -136,7 +140,6 @@ impl<'a> Pump<'a> {
     /// Whether both directions have ended, and the last words have left this process.
     fn has_ended(&mut self) -> Result<bool> {
         if !self.is_over() {
-            self.peer.settle()?;
             return Ok(false);
         }
         // A peer that has the last word may be gone.

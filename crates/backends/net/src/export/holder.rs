@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use datapipes_core::{Error, ErrorKind, Result, packet};
 use datapipes_ucx::{
     Armed, ConfinedUse, MAX_BLOB_BYTES, PeerMemory, Ucx, UcxSettings, UcxUse, UcxWorker, confine_calls, confine_paths,
+    confine_paths_if_possible,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -149,7 +150,11 @@ fn hold(socket: &OwnedFd) -> Result<()> {
     if matches!(spec.peer, HolderPeer::Ucx(_)) {
         Ucx::required("export")?;
     }
-    confine_paths()?;
+    match &spec.peer {
+        HolderPeer::Ucx(_) => confine_paths()?,
+        // Whom the kernel serves has no way into this process.
+        HolderPeer::Kernel { .. } => confine_paths_if_possible()?,
+    }
     let len = usize::try_from(spec.len).map_err(|_| wrong("a length"))?;
     let protection = match spec.rights {
         RemoteRights::Read => ProtFlags::READ,
@@ -216,16 +221,22 @@ fn told(socket: &OwnedFd) -> Result<(HolderSpec, OwnedFd, OwnedFd)> {
 fn serve(worker: &mut UcxWorker, exporter: &ParentWatch<'_>) -> Result<()> {
     let mut pause = Pause::default();
     let (mut sleep, mut stuck_since) = (Duration::from_millis(1), None);
+    // Whether UCX's event called last, and since when it does so for nothing.
+    let (mut was_called, mut called_since) = (false, None::<Instant>);
     loop {
         if worker.progress() {
             pause.worked();
             (sleep, stuck_since) = (Duration::from_millis(1), None);
+            (was_called, called_since) = (false, None);
             continue;
         }
         if pause.spins() {
             continue;
         }
         let begun = Instant::now();
+        if std::mem::take(&mut was_called) {
+            called_since.get_or_insert(begun);
+        }
         if worker.arm()? == Armed::Busy {
             // It also says so as long as the client's queue is full. Then its event is of no use.
             let stuck = stuck_since.get_or_insert(begun).elapsed();
@@ -236,13 +247,18 @@ fn serve(worker: &mut UcxWorker, exporter: &ParentWatch<'_>) -> Result<()> {
             std::thread::sleep(stuck.min(MAX_STUCK_SLEEP));
         } else {
             stuck_since = None;
+            if let Some(since) = called_since {
+                // As while a connection waits for the client's answer.
+                std::thread::sleep(since.elapsed().min(MAX_STUCK_SLEEP));
+            }
         }
-        let timeout = if stuck_since.is_some() { Duration::ZERO } else { sleep };
+        let listens = stuck_since.is_none() && called_since.is_none();
+        let timeout = if listens { sleep } else { Duration::ZERO };
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-        match exporter.wait(Some(worker.event()), Some(&timeout))? {
+        match exporter.wait(Some(worker.event()).filter(|_| listens), Some(&timeout))? {
             None => return Ok(()),
             Some(0) => sleep = (sleep * 2).min(MAX_SLEEP),
-            Some(_) => {}
+            Some(_) => was_called = true,
         }
         pause.slept(begun.elapsed());
     }

@@ -34,6 +34,8 @@ pub(super) struct Ready {
     /// The control connection: the end of the export.
     pub(super) control: bool,
     pub(super) tick: bool,
+    /// The event of UCX.
+    pub(super) ucx: bool,
 }
 
 impl MoverEvents {
@@ -73,6 +75,7 @@ impl MoverEvents {
                 match event.data.u64() {
                     CONTROL => ready.control = true,
                     TICKS => ready.tick = true,
+                    UCX => ready.ucx = true,
                     _ => {}
                 }
             }

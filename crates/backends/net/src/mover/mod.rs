@@ -84,6 +84,10 @@ struct State {
     ticks: bool,
     /// Since when UCX cannot be armed though it does nothing: a queue of the peer is full.
     stuck_since: Option<Instant>,
+    /// Whether UCX's event called a sleeper last, and for nothing so far.
+    was_called: bool,
+    /// Since when it calls for nothing, as while a connection waits for the peer's answer.
+    called_since: Option<Instant>,
     /// When something was last done, or the first job came.
     moved: Instant,
 }
@@ -111,6 +115,8 @@ impl RemoteMover {
             shows_results: false,
             ticks: false,
             stuck_since: None,
+            was_called: false,
+            called_since: None,
             moved: Instant::now(),
         };
         Ok(RemoteMover {
@@ -145,7 +151,7 @@ impl RemoteMover {
                 // Results that somebody waits for go before more work.
                 Ok(changed) if changed || worked => {
                     state.pause.worked();
-                    state.stuck_since = None;
+                    (state.stuck_since, state.called_since, state.was_called) = (None, None, false);
                     // A caller that only submits does not move the bytes of others for long.
                     if !state.jobs.finished.is_empty() || rounds >= MAX_ROUNDS {
                         return;
@@ -252,8 +258,12 @@ impl RemoteMover {
     /// Sleeps outside of the lock until something happens.
     fn sleep(&self, mut state: MutexGuard<'_, State>, time: Duration) {
         state.sleepers += 1;
+        if std::mem::take(&mut state.was_called) {
+            state.called_since.get_or_insert_with(Instant::now);
+        }
         // As long as it has been stuck, so that the sleeps grow.
-        let stuck = state.stuck_since.map(|since| since.elapsed().min(MAX_STUCK_SLEEP));
+        let since = state.stuck_since.or(state.called_since);
+        let stuck = since.map(|since| since.elapsed().min(MAX_STUCK_SLEEP));
         let is_stuck = stuck.is_some();
         drop(state);
         let begun = Instant::now();
@@ -265,6 +275,7 @@ impl RemoteMover {
         let mut state = self.state.lock();
         state.sleepers -= 1;
         state.pause.slept(begun.elapsed());
+        state.was_called |= ready.ucx;
         self.look(&mut state, ready);
     }
 
