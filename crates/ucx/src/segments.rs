@@ -50,8 +50,9 @@ fn own_segments() -> Vec<i32> {
 #[allow(unsafe_code)]
 fn take_from_group(id: i32) {
     let mut facts = MaybeUninit::<libc::shmid_ds>::uninit();
-    // SAFETY: the kernel fills the structure where it says 0, and reads it then; neither call touches
-    // the memory of the segment. One that has gone meanwhile is an error, and nothing is left to do.
+    // SAFETY: the kernel fills the structure where it says 0, and reads it then; neither call
+    // touches the memory of the segment. One that has gone meanwhile is an error, and nothing is
+    // left to do.
     unsafe {
         if libc::shmctl(id, libc::IPC_STAT, facts.as_mut_ptr()) == 0 {
             let facts = facts.assume_init_mut();
@@ -67,7 +68,8 @@ mod tests {
 
     #[allow(unsafe_code)]
     fn made() -> (i32, usize) {
-        // SAFETY: the segment is new, and attached where the kernel chooses; it goes with the process.
+        // SAFETY: the segment is new, and attached where the kernel chooses; it goes with the
+        // process.
         unsafe {
             let id = libc::shmget(libc::IPC_PRIVATE, 4096, 0o660);
             let at = libc::shmat(id, std::ptr::null(), 0).addr();
