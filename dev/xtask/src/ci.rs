@@ -20,7 +20,9 @@ pub(crate) fn run() -> TaskResult<()> {
             "warnings",
         ]))
     });
-    steps.run("docs", || finish(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")));
+    // With the features of the step before and of the tests, so that nothing is compiled twice.
+    let docs = ["doc", "--workspace", "--no-deps", "--features", test::OPTIONAL];
+    steps.run("docs", || finish(cargo(&docs).env("RUSTDOCFLAGS", "-D warnings")));
     steps.run("test", || test::run(&[]));
     // Spans and events, and the recorder of the crate `metrics`, are in no program unless asked
     // for.
@@ -30,7 +32,9 @@ pub(crate) fn run() -> TaskResult<()> {
     steps.run("features", || test::run(&features.map(str::to_owned)));
     steps.run("shuttle", || shuttle::run(&[]));
     packages::add_steps(&mut steps);
-    steps.run("demo", || finish(&mut cargo(&["run", "--release", "--", "demo", "--size", "64M", "--memory", "16M"])));
+    // By the program of the tests: one without debug assertions takes five minutes to build.
+    let run = ["run", "--workspace", "--features", test::OPTIONAL, "--bin", "dpipe", "--"];
+    steps.run("demo", || finish(cargo(&run).args(["demo", "--size", "64M", "--memory", "16M"])));
     steps.finish()
 }
 
