@@ -180,6 +180,9 @@ fn serve(text: impl Fn() -> String + Send + 'static) -> u16 {
 /// The files of commands, as node_exporter gives them to Prometheus.
 #[test]
 fn prometheus_itself_draws_what_commands_write() {
+    if !scene::on_path("prometheus") {
+        return println!("SKIPPED: prometheus_itself_draws_what_commands_write: no program `prometheus`");
+    }
     let folder = folder();
     let (at, files) = (folder.at(), folder.path("files"));
     std::fs::create_dir(&files).unwrap();
@@ -200,7 +203,7 @@ fn prometheus_itself_draws_what_commands_write() {
     let fifo = folder.path("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     let writer = std::thread::spawn(move || {
-        let mut pipe = std::fs::File::options().write(true).open(fifo).unwrap();
+        let mut pipe = datapipes_testkit::fifo_writer(&fifo).unwrap();
         while std::io::Write::write_all(&mut pipe, &b"line\n".repeat(1000)).is_ok() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
@@ -216,12 +219,7 @@ fn prometheus_itself_draws_what_commands_write() {
         let files = files.filter(|file| file.extension().is_some_and(|ending| ending == "prom"));
         files.map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect()
     });
-    let Some(prometheus) = datapipes_testkit::Prometheus::start(at, port) else {
-        sort.kill().unwrap();
-        sort.wait().unwrap();
-        writer.join().unwrap();
-        return println!("SKIPPED: prometheus_itself_draws_what_commands_write: no program `prometheus`");
-    };
+    let prometheus = datapipes_testkit::Prometheus::start(at, port).unwrap();
     // What it answers while it starts is no JSON.
     let ask = |query: &str| -> Option<serde_json::Value> {
         let asked = query.replace("$__rate_interval", "1m").replace("$instance", ".*");
@@ -286,7 +284,7 @@ fn a_sort_that_runs_tells_its_bytes_by_role() {
         .unwrap();
     let fifo = folder.path("pipe");
     let writer = datapipes_testkit::bounded("the sort reads", move || {
-        let mut writer = std::fs::File::options().write(true).open(fifo).unwrap();
+        let mut writer = datapipes_testkit::fifo_writer(&fifo).unwrap();
         std::io::Write::write_all(&mut writer, &b"b\na\n".repeat(100_000)).unwrap();
         writer
     });

@@ -94,7 +94,7 @@ fn a_named_pipe_is_read_until_its_writer_closes() {
             command.args(["--json", "--placement", placement, "--block-size", "64K"]);
             let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
             // It waits for a writer: this opens it.
-            let mut writer = fs::File::options().write(true).open(&pipe).unwrap();
+            let mut writer = datapipes_testkit::fifo_writer(&pipe).unwrap();
             for part in data.chunks(100_000) {
                 writer.write_all(part).unwrap();
             }

@@ -135,7 +135,7 @@ fn every_command_that_moves_bytes_is_seen() {
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     // Until its reader is gone.
     let writer = std::thread::spawn(move || {
-        let mut pipe = std::fs::File::options().write(true).open(fifo).unwrap();
+        let mut pipe = datapipes_testkit::fifo_writer(&fifo).unwrap();
         while std::io::Write::write_all(&mut pipe, &b"line\n".repeat(1000)).is_ok() {
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -4,7 +4,7 @@
 //! - [`TempFolder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules
 //!   chosen at random.
 //! - [`bounded`], [`joined`], [`poll_until`], [`ended`], [`output_of`], [`until`]: bounds on what a
-//!   test waits for.
+//!   test waits for; [`fifo_writer`]: a named pipe that somebody reads.
 //! - [`seed`], [`Random`]: what a test draws, and how a failure is replayed (`DATAPIPES_SEED`).
 //! - [`run_tests`]: the tests of a program with its own `main`.
 //! - [`GnuSort`]: the sort that ours is compared with.
@@ -19,6 +19,7 @@ mod bounded;
 pub mod child;
 pub mod conformance;
 mod control_group;
+mod fifo;
 mod folder;
 mod gnu_sort;
 mod harness;
@@ -33,6 +34,7 @@ mod without;
 
 pub use bounded::{PATIENCE, bounded, ended, ended_within, joined, output_of, poll_until, until};
 pub use control_group::ControlGroup;
+pub use fifo::fifo_writer;
 pub use folder::TempFolder;
 pub use gnu_sort::GnuSort;
 pub use harness::run_tests;

@@ -30,7 +30,8 @@ pub(crate) fn run() -> TaskResult<()> {
     let features =
         ["-p", "datapipes", "-p", "datapipes-metrics", "--features", of, "--test", "tracing", "--test", "facade"];
     steps.run("features", || test::run(&features.map(str::to_owned)));
-    steps.run("shuttle", || shuttle::run(&[]));
+    // Each run has other schedules; `check-all` runs more of them.
+    steps.run("shuttle", || shuttle::run(&["400".to_owned()]));
     packages::add_steps(&mut steps);
     // By the program of the tests: one without debug assertions takes five minutes to build.
     let run = ["run", "--workspace", "--features", test::OPTIONAL, "--bin", "dpipe", "--"];

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// How long test programs may print nothing. It is far more than a test takes: a test that waits
-/// for ever is ended, and fails.
-pub(crate) const SILENCE: Duration = Duration::from_secs(15 * 60);
+/// How long test programs may print nothing. It is far more than a test takes (two minutes): a
+/// test that waits for ever is ended, and fails.
+pub(crate) const SILENCE: Duration = Duration::from_secs(8 * 60);
 
 /// Kills a process and all that it started.
 pub(crate) fn end(pid: u32) {
