@@ -175,9 +175,11 @@ def test_a_driver_that_is_killed_and_the_next_sort(cluster, objects, prefix, inp
     assert whole(f"{prefix}/out") == much[1] and objects.unfinished() == 0
 
 
-def test_two_sorts_to_one_prefix(cluster, objects, prefix, inputs, much):
+@pytest.mark.parametrize("is_late", [True, False])
+def test_two_sorts_to_one_prefix(cluster, objects, prefix, inputs, much, is_late):
     def second(total, read, written):
-        if written == total and not named_there():
+        # With all of its parts written, or while tasks write some.
+        if (written == total if is_late else written > 0) and not named_there():
             put(f"{prefix}/other", b"a\n")
             dpray.sort(f"{prefix}/other", f"{prefix}/out", partitions=1)
 

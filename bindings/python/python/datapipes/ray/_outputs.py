@@ -163,6 +163,10 @@ class Draft:
         os.link(whole, self.output)
         _sync(self._parent)
 
+    def cause_of(self, error: _errors.Error) -> _errors.Error:
+        """Why the sort failed: nobody else writes into this draft, so it is the error."""
+        return error
+
     def is_there(self) -> bool:
         """Whether the output has its name, also where an interrupt came meanwhile."""
         return self._publishes and os.path.lexists(self.output)
@@ -181,7 +185,7 @@ class Prefix:
 
     The keys have in them what only this sort has. The manifest appears last, only if there is none, and
     names all of them: without it, the output is not there. So of two sorts to one prefix one wins, and
-    neither disturbs what the other has written.
+    removes what the other one has written, which fails.
     """
 
     MANIFEST = "_manifest.json"
@@ -224,6 +228,14 @@ class Prefix:
                 raise exists(address) from None
         self._published = True
         return list(names)
+
+    def cause_of(self, error: _errors.Error) -> _errors.Error:
+        """Why the sort failed: another one to the prefix has won, and removes what others wrote; or the error."""
+        manifest = f"{self.output}/{self.MANIFEST}"
+        with contextlib.suppress(_errors.Error):
+            if self._published is False and manifest in _datapipes.list_objects(f"{manifest}*"):
+                return exists(manifest)
+        return error
 
     def is_there(self) -> bool | None:
         """Whether the manifest names what this sort wrote; None where the server did not say it."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _datapipes
 from .._datapipes import parse_size
+from .._errors import Error
 from .._paths import Path, text_of
 from .._report import Report
 from . import _tasks
@@ -128,6 +129,10 @@ def sort(
                     run.cancel()
                 finally:
                     way.close()
+        except Error as error:
+            if (cause := draft.cause_of(error)) is not error:
+                raise cause from None
+            raise
         finally:
             draft.discard()
     except KeyboardInterrupt:
