@@ -41,7 +41,7 @@ const CHECKS: [Check; 16] = [
             "1",
         ],
     },
-    Check { command: "shuttle", settings: &["2000"] },
+    Check { command: "shuttle", settings: &["200"] },
     Check { command: "soak", settings: &["--minutes", "0.5"] },
     Check { command: "asan", settings: &[] },
     Check { command: "tsan", settings: &[] },

@@ -30,8 +30,7 @@ pub(crate) fn run() -> TaskResult<()> {
     let features =
         ["-p", "datapipes", "-p", "datapipes-metrics", "--features", of, "--test", "tracing", "--test", "facade"];
     steps.run("features", || test::run(&features.map(str::to_owned)));
-    // Each run has other schedules; `check-all` runs more of them.
-    steps.run("shuttle", || shuttle::run(&["400".to_owned()]));
+    steps.run("shuttle", || shuttle::run(&[]));
     packages::add_steps(&mut steps);
     steps.run("demo", demo);
     steps.finish()
