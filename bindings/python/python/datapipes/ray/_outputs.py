@@ -230,7 +230,12 @@ class Prefix:
         return list(names)
 
     def cause_of(self, error: _errors.Error) -> _errors.Error:
-        """Why the sort failed: another one to the prefix has won, and removes what others wrote; or the error."""
+        """Why the sort failed: another one to the prefix has won, and removes what others wrote; or the error.
+
+        A server that does not answer is not asked again.
+        """
+        if isinstance(error, _errors.Unavailable):
+            return error
         manifest = f"{self.output}/{self.MANIFEST}"
         with contextlib.suppress(_errors.Error):
             if self._published is False and manifest in _datapipes.list_objects(f"{manifest}*"):
