@@ -67,6 +67,24 @@ pub struct Ucx {
     pub(crate) request_free: unsafe extern "C" fn(Handle),
     /// The version, as the library tells it.
     pub version: String,
+    pub(crate) tcp_names: TcpNames,
+}
+
+/// The settings of the bytes of a segment over TCP, and of the room for one.
+pub(crate) struct TcpNames {
+    pub(crate) segment: &'static str,
+    pub(crate) room: &'static str,
+}
+
+impl TcpNames {
+    /// 1.13.1 takes names without a prefix, and those with one without an effect. 1.23.0 refuses
+    /// the former.
+    fn of(minor: u32) -> TcpNames {
+        match minor {
+            ..=13 => TcpNames { segment: "TX_SEG_SIZE", room: "RX_SEG_SIZE" },
+            _ => TcpNames { segment: "TCP_TX_SEG_SIZE", room: "TCP_RX_SEG_SIZE" },
+        }
+    }
 }
 
 impl Ucx {
@@ -168,6 +186,7 @@ impl Ucx {
                 request_status: ucp.function("ucp_request_check_status")?,
                 request_free: ucp.function("ucp_request_free")?,
                 version,
+                tcp_names: TcpNames::of(minor),
             })
         }
     }

@@ -20,10 +20,11 @@ pub(crate) fn run(args: &[String]) -> TaskResult<()> {
         _ => return Err("usage: cargo xtask shuttle [SCHEDULES] [NAME]".into()),
     };
     schedules.parse::<u64>().map_err(|_| format!("`{schedules}` is not a number of schedules"))?;
-    for package in ["datapipes-core", "datapipes-fabric", "datapipes-cache"] {
-        let mut command = cargo(&["test", "--package", package, "--lib", name]);
-        command.env("RUSTFLAGS", "--cfg shuttle").env("DATAPIPES_SCHEDULES", schedules);
-        stream(command.env("CARGO_TARGET_DIR", root().join("target/shuttle")))?;
-    }
-    Ok(())
+    // One command: with one for each package, what they share would be compiled with several
+    // choices of features.
+    let packages = ["-p", "datapipes-core", "-p", "datapipes-fabric", "-p", "datapipes-cache"];
+    let mut command = cargo(&["test"]);
+    command.args(packages).args(["--lib", name]).env("RUSTFLAGS", "--cfg shuttle");
+    command.env("DATAPIPES_SCHEDULES", schedules).env("CARGO_TARGET_DIR", root().join("target/shuttle"));
+    stream(&mut command)
 }

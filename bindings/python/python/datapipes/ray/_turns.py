@@ -32,6 +32,9 @@ _SAID = 600
 _ENDING = 10.0
 """Seconds for which the end of tasks is waited for that are no longer wanted."""
 
+_QUIET, _SETTLING = 0.2, 2.0
+"""Seconds without the end of a task before others are cancelled, and the most that are waited for that."""
+
 
 @dataclass
 class Job:
@@ -103,14 +106,18 @@ class Turns:
     def cancel(self) -> None:
         """End the tasks that are under way, and wait for their end."""
         pending = list(self._pending)
+        until = time.monotonic() + _SETTLING
+        # What failed one task often fails the others at the same moment, and Ray 2.60 aborts this process
+        # if a task is cancelled just while its end is noted ("Tried to complete task that was not pending").
+        while pending and time.monotonic() < until:
+            ended, pending = ray.wait(pending, num_returns=1, timeout=_QUIET)
+            if not ended:
+                break
+            _forget(ended)
         for reference in pending:
             ray.cancel(reference, force=True)
         if pending:
-            ended, _ = ray.wait(pending, num_returns=len(pending), timeout=_ENDING)
-            for reference in ended:
-                # Ray prints an error that nobody has asked for.
-                with contextlib.suppress(Exception):
-                    ray.get(reference)
+            _forget(ray.wait(pending, num_returns=len(pending), timeout=_ENDING)[0])
         self._pending.clear()
 
     def _has_node(self) -> bool:
@@ -119,6 +126,13 @@ class Turns:
         except Unavailable:
             return False
         return True
+
+
+def _forget(ended: Iterable[Any]) -> None:
+    """Look at what became of tasks, for Ray prints an error that nobody has asked for."""
+    for reference in ended:
+        with contextlib.suppress(Exception):
+            ray.get(reference)
 
 
 def _next(waiting: deque[Job]) -> Job | None:
