@@ -135,6 +135,21 @@ fn named_pipes_that_are_written_one_after_the_other() {
     good(&folder, line);
 }
 
+/// The file is cut by whoever writes the pipe that is read before it.
+#[test]
+fn an_input_that_is_cut_before_its_turn_is_an_error() {
+    let folder = folder();
+    good(&folder, "mkfifo pipe; seq 400000 | sort > whole; seq 9 > old; cp old sorted");
+    for options in ["-S 16M -T .", "-S 64M", "-m", "-m -u", "-n", "-u -r"] {
+        for bytes in [0, 1000, 1_500_000] {
+            let cut = format!("cp whole cut; (exec 3> pipe; truncate -s {bytes} cut; seq 9 >&3) &");
+            let (code, _, said) = shell(&folder, &format!("{cut} $D sort {options} pipe cut -o sorted"));
+            assert!(code == Some(2) && said.contains("end of file"), "{options}, {bytes}: {code:?} {said}");
+            good(&folder, "wait; cmp sorted old");
+        }
+    }
+}
+
 #[test]
 fn merging_streams_ends_with_whoever_reads() {
     let folder = folder();

@@ -44,6 +44,8 @@ pub(crate) struct Work<'a> {
     pub(crate) places: Vec<StagePlace>,
     /// Bytes of all inputs, if that is known.
     pub(crate) total: Option<u64>,
+    /// The least bytes that the inputs must give, known or not.
+    pub(crate) least: u64,
     /// Memory to use instead of fresh memory.
     pub(crate) pool: Option<Pool>,
 }
@@ -59,6 +61,8 @@ pub(crate) struct Engine<'a, L> {
     pub(crate) budget: Budget,
     /// Bytes of all inputs, if that is known.
     pub(crate) total: Option<u64>,
+    /// The least bytes that the inputs must give.
+    least: u64,
     /// Records of all inputs, as far as a sample tells.
     pub(crate) expected_records: Option<u64>,
     /// Whether the whole input is expected to fit the memory at once.
@@ -70,6 +74,17 @@ pub(crate) struct Engine<'a, L> {
 }
 
 impl<'a, L: Layout> Engine<'a, L> {
+    /// Fails where the inputs gave fewer bytes than they had when the job began: one of them was
+    /// cut before its turn came, or while it was opened.
+    pub(crate) fn verify_read(&self, bytes: u64) -> Result<()> {
+        if bytes >= self.least {
+            return Ok(());
+        }
+        let context = format!("the inputs had {} bytes at the beginning, but gave only {bytes}", self.least);
+        Err(Error::new(ErrorKind::EndOfFile, "read", context)
+            .with_advice("sort again while no other program shortens one of them"))
+    }
+
     pub(crate) fn new(
         machine: &'a Machine,
         layout: &'a L,
@@ -120,6 +135,7 @@ impl<'a, L: Layout> Engine<'a, L> {
                 control,
                 budget,
                 total,
+                least: work.least,
                 expected_records,
                 fits,
                 long_limit,

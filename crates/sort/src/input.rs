@@ -275,6 +275,21 @@ impl Input {
         }
     }
 
+    /// The least number of bytes that it must give: its length, where what the system says of it can
+    /// be relied on.
+    pub(crate) fn least_len(&self) -> Result<u64> {
+        let stat = match self {
+            Input::Stream { .. } | Input::Begun { .. } => return Ok(0),
+            Input::Deferred { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
+            Input::Deferred { path } => rustix::fs::stat(path),
+            _ => return Ok(self.len()?.unwrap_or(0)),
+        };
+        match stat.map_err(|e| cannot_open(e.into(), self.name()))?.st_blocks {
+            0 => Ok(0),
+            _ => Ok(self.len()?.unwrap_or(0)),
+        }
+    }
+
     /// Reads some of the first bytes of a regular file or a place, to see how long its records are.
     /// These bytes are not used otherwise.
     pub(crate) fn sample(&self, machine: &Machine, buffer: &mut [u8]) -> Option<usize> {

@@ -259,6 +259,10 @@ fn run_now(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let (in_order, compression) = (job.in_order, job.compression);
     let settings = Settings { memory_bytes, threads, threads_are_given, unique, in_order, fan_in, method, compression };
     let total = total_len(&inputs)?;
+    let mut least = 0_u64;
+    for input in &inputs {
+        least = least.saturating_add(input.least_len()?);
+    }
     control.progress.total.store(total.unwrap_or(0), Relaxed);
     if let (Some(program), RecordFormat::Numbers { .. }) = (&program, &format) {
         let context = format!("numbers with the compress program {}", program.display());
@@ -269,7 +273,7 @@ fn run_now(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let places = spill.clone();
     let mut spill = Spill::new(machine, spill, spill_order, program)?;
     spill.keeper = spill_files;
-    let work = Work { inputs, output, spill, places, total, pool: job.pool };
+    let work = Work { inputs, output, spill, places, total, least, pool: job.pool };
     match format {
         RecordFormat::Records { len, key_at, key_len, reverse } => {
             check_key(len, key_at, key_len)?;
@@ -374,6 +378,7 @@ impl<L: Layout> Engine<'_, L> {
                 if let Some(choice) = choice {
                     report.threads_why = Some(choice.why);
                 }
+                self.verify_read(report.bytes)?;
                 return read.verify(written, dropped);
             }
             Attempt::Merge(inputs) => inputs,
@@ -401,6 +406,7 @@ impl<L: Layout> Engine<'_, L> {
             }
         };
         (report.written, report.dropped) = (written.report(), dropped.report());
+        self.verify_read(report.bytes)?;
         read.verify(written, dropped)
     }
 }

@@ -146,6 +146,7 @@ impl<L: Layout> Engine<'_, L> {
         (report.records_out, report.bytes_out) = (written.records, written.bytes);
         report.record_sum = Some(read.sum());
         (report.written, report.dropped) = (written.report(), dropped.report());
+        self.verify_read(report.bytes)?;
         read.verify(written, dropped)
     }
 

@@ -80,7 +80,7 @@ after an error or a signal: inputs are intact, the output is the old one or the 
 could not be all that the old one is (hard links, mounts, ...), -o writes in place once all is sorted; --report says why.
 
 Not as GNU sort: always the C locale; -S below 16M is 16M; -T '' is refused; a PROG that cannot be started is an error;
-a line needs room in the memory (about a quarter of -S 16M, more of larger ones).
+a number or version that is a key (-n, -g, -h, -V) has a 64th of -S at most (64K to 1M) where the input does not fit.
 GNU sort 9.1 orders otherwise: NaNs (-g), units R and Q (-h), names that begin with a dot (-V), the byte 0x80 (-n).
 
 Exit status:

@@ -211,6 +211,35 @@ fn writes_that_never_succeed_leave_nothing() {
 }
 
 #[test]
+fn an_answer_to_publishing_that_nobody_can_read() {
+    // The next attempt tells that the upload is gone, and a look what came of it.
+    for fault in [ProxyFault::DamageAnswer(60), ProxyFault::DamageAnswer(150), ProxyFault::ShortenAnswer(0)] {
+        for count in [1, u64::MAX] {
+            let (written, whole, unfinished) = write_through(times(count, fault.clone(), is_complete), 11 << 20);
+            written.unwrap_or_else(|e| panic!("{fault:?}: {e}"));
+            assert_eq!((whole, unfinished), (Some(true), 0), "{fault:?}");
+        }
+    }
+    // A server that never says what it stored.
+    let whole_object = |request: &ProxyRequest| request.method == "PUT" && !is_part(request);
+    let mute = ProxyFault::Answer(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec());
+    let (written, ..) = write_through(times(u64::MAX, mute, whole_object), 100_000);
+    let error = written.unwrap_err();
+    clear(&error, error.kind(), "may be published");
+}
+
+#[test]
+fn nothing_may_be_published_by_requests_that_reached_nobody() {
+    let (scene, machine) = (Scene::new(), machine());
+    let (proxy, client) = scene.behind(quick(), |_| ProxyFault::Pass);
+    let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
+    drop(proxy);
+    let error = write_all(&machine, &object, b"bytes", 5).unwrap_err();
+    clear(&error, ErrorKind::Device, "no connection");
+    assert!(!error.to_string().contains("may be"), "{error}");
+}
+
+#[test]
 fn what_was_published_and_cannot_be_looked_at_is_told_so() {
     for (status, code) in [(403, "AccessDenied"), (404, "NoSuchKey"), (500, "InternalError")] {
         let looks = move |request: &ProxyRequest| match request.method.as_str() {

@@ -30,10 +30,13 @@ pub(crate) use tied::{TiedStubs, Written, sort_by};
 /// Bytes that are written and read at once, with one checksum.
 pub(crate) const PIECE: usize = 256 << 10;
 
+/// The most bytes of a line that is sorted as it is, in any memory.
+pub(crate) const MAX_KEY: usize = 1 << 20;
+
 /// The most bytes of a line that is sorted as it is, in `memory` bytes. A stub has as many bytes of
 /// its line, so they are few beside the memory; and they are more than codes of lines look at.
 pub(crate) fn limit(memory: u64) -> usize {
-    usize::try_from(memory / 64).unwrap_or(usize::MAX).clamp(64 << 10, 1 << 20)
+    usize::try_from(memory / 64).unwrap_or(usize::MAX).clamp(64 << 10, MAX_KEY)
 }
 
 /// The long lines of a job.

@@ -107,6 +107,7 @@ impl<L: Layout> Engine<'_, L> {
         dropped.join(twice);
         report.bytes = written.bytes + dropped.bytes;
         report.records = written.records + dropped.records;
+        self.verify_read(report.bytes)?;
         (report.written, report.dropped) = (written.report(), dropped.report());
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         self.control.check()?;

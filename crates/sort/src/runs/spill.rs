@@ -138,7 +138,10 @@ impl<'a> Spill<'a> {
     pub(crate) fn reserve(&self, len: u64, control: &Control) -> Result<Run> {
         let _waits = control.waits_for(SortWait::Spill);
         let extent = self.staging()?.extent(len.next_multiple_of(GRAIN).max(GRAIN));
-        let advice = "name places with more room (`spill`), or give more memory (`memory_bytes`)";
+        let advice = match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+            Some(most) => format!("files of this process have {most} bytes at most: raise the limit (ulimit -f)"),
+            None => "name places with more room (`spill`), or give more memory (`memory_bytes`)".to_owned(),
+        };
         let StagingExtent { offset, .. } = extent.map_err(|e| e.with_advice(advice))?;
         Ok(Run { offset, len, ..Run::default() })
     }

@@ -175,6 +175,11 @@ class _Signals:
         # Ray's compiled code lets this exception through, and makes of any other one an error of its own.
         raise KeyboardInterrupt
 
+    def ignore(self) -> None:
+        """The outcome is known. What Ray does at the end of the process, a signal does not make shorter."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
     def check(self) -> None:
         """Fail if one came: where it was raised, it may have been thrown away (in a destructor)."""
         if self._seen is not None:
@@ -237,15 +242,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             spill=given.spill,
             progress=progress,
         )
+        signals.ignore()
         if shows:
             print(file=sys.stderr)
         shows = False
         print(json.dumps(report.to_dict()) if given.json else report, flush=True)
     except KeyboardInterrupt as interrupt:
+        signals.ignore()
         said, status = signals.outcome(report is not None or getattr(interrupt, "is_done", False))
         print(f"dpipe-ray sort: {said}", file=sys.stderr)
         return status
     except (Error, ImportError, OSError) as error:
+        signals.ignore()
         advice = getattr(error, "advice", None)
         said = f"{error} ({advice})" if advice and str(advice) not in str(error) else str(error)
         print(f"dpipe-ray sort: {said.removeprefix('sort: ')}", file=sys.stderr)

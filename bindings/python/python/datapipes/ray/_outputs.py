@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 import threading
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ _MARK = ".dpipe-ray-"
 _LOCK = ".lock"
 _PART = "part-"
 _MAX_BASE = 200
+
+_BEGINNING = 60.0
+"""Seconds after which a draft without a lock is one whose driver is gone."""
 
 _CLEANING = 30.0
 """Seconds that the removal of a failed sort's objects may take: a server may not answer."""
@@ -104,9 +108,11 @@ class Draft:
             os.mkdir(self._folder)
             # Tasks may be another user's of the same group. Nobody else looks at parts before they are whole.
             os.chmod(self._folder, stat.S_IMODE(os.stat(self._folder).st_mode) & ~stat.S_IRWXO)
+            # It gets its name when it is held, for another sort removes drafts whose lock is free.
             lock = os.path.join(self._folder, _LOCK)
-            self._lock: int | None = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._lock: int | None = os.open(f"{lock}.new", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(f"{lock}.new", lock)
             self.target = Target(os.path.join(self._folder, "parts"), "")
             os.mkdir(self.target.folder)
         except OSError as error:
@@ -315,7 +321,12 @@ def _remove_leftovers(parent: str, prefix: str) -> None:
             continue
         folder = os.path.join(parent, name)
         with contextlib.suppress(OSError):
-            lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                if time.time() - os.stat(folder).st_mtime > _BEGINNING:
+                    shutil.rmtree(folder)
+                continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)

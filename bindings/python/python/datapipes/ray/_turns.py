@@ -70,7 +70,12 @@ class Turns:
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=_TURN)
             for reference in ready:
                 job, references, _ = self._pending.pop(reference)
-                waiting.extendleft(reversed(list(job.done(result_of(reference), references) or ())))
+                try:
+                    result = result_of(reference)
+                except BaseException:
+                    _forget(references)
+                    raise
+                waiting.extendleft(reversed(list(job.done(result, references) or ())))
             self._tell()
             if ready:
                 since = time.monotonic()
@@ -106,6 +111,7 @@ class Turns:
     def cancel(self) -> None:
         """End the tasks that are under way, and wait for their end."""
         pending = list(self._pending)
+        others = [reference for _, references, _ in self._pending.values() for reference in references]
         until = time.monotonic() + _SETTLING
         # What failed one task often fails the others at the same moment, and Ray 2.60 aborts this process
         # if a task is cancelled just while its end is noted ("Tried to complete task that was not pending").
@@ -118,6 +124,8 @@ class Turns:
             ray.cancel(reference, force=True)
         if pending:
             _forget(ray.wait(pending, num_returns=len(pending), timeout=_ENDING)[0])
+        if others:
+            _forget(ray.wait(others, num_returns=len(others), timeout=0, fetch_local=False)[0])
         self._pending.clear()
 
     def _has_node(self) -> bool:
@@ -132,7 +140,7 @@ def _forget(ended: Iterable[Any]) -> None:
     """Look at what became of tasks, for Ray prints an error that nobody has asked for."""
     for reference in ended:
         with contextlib.suppress(Exception):
-            ray.get(reference)
+            ray.get(reference, timeout=_QUIET)
 
 
 def _next(waiting: deque[Job]) -> Job | None:

@@ -10,7 +10,7 @@ use super::handle::ObjectPlace;
 use super::pinned::Pinned;
 use super::published::PublishedObject;
 use crate::server::byte_sum::ByteSum;
-use crate::server::failure::{Cause, cause, status};
+use crate::server::failure::status;
 
 /// How often an object is looked for that was just published.
 const MAX_LOOKS: u32 = 3;
@@ -49,15 +49,15 @@ impl ObjectPlace {
     }
 
     /// The error of the request that publishes.
-    pub(super) fn unpublished(&self, error: &object_store::Error, failed_before: bool) -> Error {
+    pub(super) fn unpublished(&self, error: &object_store::Error, perhaps_done: bool, failed_before: bool) -> Error {
         let made = self.failed("publish", error);
-        match (cause(error), status(error)) {
-            (_, Some(409 | 412)) if self.store.exchange.only_new.load(SeqCst) => {
+        match status(error) {
+            Some(409 | 412) if self.store.exchange.only_new.load(SeqCst) => {
                 let perhaps = if failed_before { " (an attempt whose answer was lost may have made it)" } else { "" };
                 self.exists_already(perhaps)
             }
-            (Cause::Broken(_), _) => {
-                let why = format!("{}; the answer is missing, so the object may be published", made.context());
+            _ if perhaps_done => {
+                let why = format!("{}; an answer is missing, so the object may be published", made.context());
                 Error::new(made.kind(), "publish", why).with_advice("look at the object before writing it again")
             }
             _ => made,

@@ -30,7 +30,7 @@ use super::published::PublishedObject;
 use super::upload::Upload;
 use crate::client_state::stopped;
 use crate::server::byte_sum::ByteSum;
-use crate::server::failure::{failed, status};
+use crate::server::failure::{failed, may_be_done, status};
 
 /// Bytes that a request hands to its connection at once; the idle time counts from piece to piece.
 const PIECE: usize = 256 << 10;
@@ -249,14 +249,16 @@ impl ObjectPlace {
         };
         self.note_sum(0, &bytes);
         let (payload, mut attempts) = (in_pieces(bytes), self.client.attempts());
+        let mut perhaps_done = false;
         loop {
             let put = self.store.objects.put_opts(&self.store.path, payload.clone(), PutOptions::default()).await;
             match put {
                 Ok(put) => return Ok((put.e_tag, self.store.exchange.part_sum(0))),
                 Err(error) => {
+                    perhaps_done |= may_be_done(&error);
                     let failed_before = attempts.failed() > 0;
-                    let Some(pause) = attempts.after(&error) else {
-                        return Err(self.unpublished(&error, failed_before));
+                    let Some(pause) = attempts.after_publishing(&error) else {
+                        return Err(self.unpublished(&error, perhaps_done, failed_before));
                     };
                     self.store.exchange.again();
                     tokio::time::sleep(pause).await;
@@ -309,7 +311,7 @@ impl ObjectPlace {
             }
         }
         let id = self.upload_id(upload).await?;
-        let mut attempts = self.client.attempts();
+        let (mut attempts, mut perhaps_done) = (self.client.attempts(), false);
         loop {
             let copies = ids.iter().map(|id| PartId { content_id: id.content_id.clone() }).collect();
             match self.uploads()?.complete_multipart(&self.store.path, &id, copies).await {
@@ -317,9 +319,10 @@ impl ObjectPlace {
                 // An attempt whose answer was lost may have succeeded: the upload is gone then.
                 Err(error) if attempts.failed() > 0 && status(&error) == Some(404) => return Ok((None, sum)),
                 Err(error) => {
+                    perhaps_done |= may_be_done(&error);
                     let failed_before = attempts.failed() > 0;
-                    let Some(pause) = attempts.after(&error) else {
-                        return Err(self.unpublished(&error, failed_before));
+                    let Some(pause) = attempts.after_publishing(&error) else {
+                        return Err(self.unpublished(&error, perhaps_done, failed_before));
                     };
                     self.store.exchange.again();
                     tokio::time::sleep(pause).await;

@@ -189,5 +189,5 @@ pub(crate) fn unanswered(error: &hyper_util::client::legacy::Error) -> HttpError
     let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Request };
     // A certificate does not become valid by another attempt.
     let passing = !matches!(trouble, Trouble::Untrusted(_));
-    HttpError::new(kind, BrokenExchange { what, passing, trouble })
+    HttpError::new(kind, BrokenExchange { what, passing, trouble, sent: !error.is_connect() })
 }

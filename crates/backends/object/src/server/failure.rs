@@ -30,6 +30,8 @@ pub(crate) struct BrokenExchange {
     /// Whether another attempt may succeed.
     pub(crate) passing: bool,
     pub(crate) trouble: Trouble,
+    /// Whether the request may have reached the server.
+    pub(crate) sent: bool,
 }
 
 /// What broke an exchange, as far as a user can do something about it.
@@ -147,6 +149,15 @@ pub(crate) fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Cause<'a> {
         at = error.source();
     }
     Cause::Other
+}
+
+/// Whether the server may have done what it was asked for: its answer was lost, or makes no sense.
+pub(crate) fn may_be_done(error: &object_store::Error) -> bool {
+    match cause(error) {
+        Cause::Refused(_) => false,
+        Cause::Broken(broken) => broken.sent,
+        Cause::Other => !matches!(error, object_store::Error::NotSupported { .. }),
+    }
 }
 
 /// The status of the answer, where the server gave one.

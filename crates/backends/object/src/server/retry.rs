@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::failure::{Cause, Trouble, cause};
+use super::failure::{Cause, Trouble, cause, may_be_done};
 use crate::options::ObjectOptions;
 
 /// So many attempts in a row that find no TLS are enough.
@@ -42,6 +42,15 @@ impl Attempts {
             self.without_tls = 0;
         }
         self.next_pause()
+    }
+
+    /// As [`after`](Self::after), for a request that may have been done all the same: the next
+    /// attempt tells.
+    pub(crate) fn after_publishing(&mut self, error: &object_store::Error) -> Option<Duration> {
+        match cause(error) {
+            Cause::Other if may_be_done(error) => self.next_pause(),
+            _ => self.after(error),
+        }
     }
 
     /// As [`after`](Self::after), for an answer that ended early.

@@ -28,7 +28,14 @@ pub(crate) struct Settings {
     values: BTreeMap<String, String>,
     /// A profile that is named, and that no file has.
     missing_profile: Option<String>,
+    /// What the profile has in the place of keys, and nobody reads here.
+    unread: Option<&'static str>,
+    /// Whether the profile says in its `services` where S3 is, and nothing else does.
+    unread_endpoint: bool,
 }
+
+/// The names in a profile of what says where credentials come from, and is not read.
+const UNREAD: [&str; 5] = ["role_arn", "source_profile", "credential_process", "sso_session", "sso_start_url"];
 
 impl Settings {
     /// Takes the settings of this process's environment, and those of AWS's profile files where
@@ -39,7 +46,7 @@ impl Settings {
         let text = |value: OsString| value.to_string_lossy().into_owned();
         let texts = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, text(value))));
         let values = texts.filter(|(name, _)| ours(name)).collect();
-        let mut settings = Settings { values, missing_profile: None };
+        let mut settings = Settings { values, ..Settings::default() };
         let home = std::env::var_os("HOME").map(PathBuf::from);
         settings.add_profile(home.as_deref());
         settings
@@ -47,7 +54,7 @@ impl Settings {
 
     /// Takes these settings and no others.
     pub(crate) fn of(given: impl IntoIterator<Item = (String, String)>) -> Settings {
-        let mut settings = Settings { values: given.into_iter().collect(), missing_profile: None };
+        let mut settings = Settings { values: given.into_iter().collect(), ..Settings::default() };
         settings.add_profile(None);
         settings
     }
@@ -68,6 +75,13 @@ impl Settings {
         if let Some(profile) = self.missing_profile.as_ref().filter(|_| scheme == ObjectScheme::S3) {
             let why = format!("AWS_PROFILE: no profile file has `{}`", profile.escape_debug());
             return Err(bad(why).with_advice("its section is [NAME] in credentials, [profile NAME] in config"));
+        }
+        if scheme == ObjectScheme::S3 {
+            self.check_credentials()?;
+            if self.unread_endpoint {
+                let why = "the profile has `services`, which is not read, and no `endpoint_url`".to_owned();
+                return Err(bad(why).with_advice("set AWS_ENDPOINT_URL_S3, or `endpoint_url` in the profile"));
+            }
         }
         let forbids_plain = self.get(&format!("{prefix}ALLOW_HTTP")).is_some_and(is_no);
         for (name, value) in self.with_prefix(prefix).filter(|(name, value)| !value.is_empty() && is_taken(name)) {
@@ -93,11 +107,38 @@ impl Settings {
         Ok(())
     }
 
-    /// The settings whose names begin so.
+    /// Refuses to ask the machine for its own credentials where other ones were meant, or none.
+    fn check_credentials(&self) -> Result<()> {
+        const SOURCES: [&str; 4] = [
+            "AWS_ACCESS_KEY_ID",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        ];
+        let is_unsigned = self.get("AWS_SKIP_SIGNATURE").is_some_and(|value| !is_no(value));
+        if is_unsigned || SOURCES.iter().any(|name| self.get(name).is_some()) {
+            return Ok(());
+        }
+        let refused = |why: String| Error::new(ErrorKind::PermissionDenied, "connect", why);
+        if let Some(unread) = self.unread {
+            return Err(refused(format!("the profile has `{unread}`, which is not read, and no keys"))
+                .with_advice("put what `aws configure export-credentials --format env` prints into the environment"));
+        }
+        if self.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            let why = "there are no credentials: neither variables nor a profile have them, and \
+                       AWS_EC2_METADATA_DISABLED says not to ask the machine";
+            return Err(refused(why.to_owned()).with_advice(
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The settings whose names begin so. One without a value is not set.
     pub(crate) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.values
             .iter()
-            .filter(move |(name, _)| name.starts_with(prefix))
+            .filter(move |(name, value)| name.starts_with(prefix) && !value.is_empty())
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
@@ -131,8 +172,14 @@ impl Settings {
         if self.get("AWS_REGION").is_none() && self.get("AWS_DEFAULT_REGION").is_none() {
             self.take("region", &found, "AWS_REGION");
         }
-        if self.get("AWS_ENDPOINT_URL").is_none() && self.get("AWS_ENDPOINT").is_none() {
+        self.unread = UNREAD.into_iter().find(|name| found.contains_key(*name));
+        let endpoints = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"];
+        let ignores = |value: &str| value.eq_ignore_ascii_case("true");
+        if self.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").is_some_and(ignores) {
+            self.values.retain(|name, _| !endpoints.contains(&name.as_str()));
+        } else if endpoints.iter().all(|name| self.get(name).is_none()) {
             self.take("endpoint_url", &found, "AWS_ENDPOINT_URL");
+            self.unread_endpoint = found.contains_key("services") && self.get("AWS_ENDPOINT_URL").is_none();
         }
     }
 
@@ -191,7 +238,11 @@ fn check_address(value: &str, needs_tls: bool) -> std::result::Result<(), &'stat
     if !matches!(uri.scheme_str(), Some("http" | "https")) || !is_host {
         return Err("is no address of a server");
     }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+    let text = uri.authority().map_or("", |authority| authority.as_str());
+    if text.len() > host.len() && !text.contains('@') && uri.port_u16().is_none() {
+        return Err("has no port behind the colon");
+    }
+    if text.contains('@') {
         return Err("has a user or a password, which are not sent");
     }
     if needs_tls && uri.scheme_str() == Some("http") {
@@ -238,6 +289,7 @@ mod tests {
 
     #[test]
     fn settings_that_make_no_sense_are_refused_by_name() {
+        use ErrorKind::{InvalidInput, PermissionDenied};
         let check = |name: &str, value: &str| {
             let scheme = match name.split_once('_').unwrap().0 {
                 "AZURE" => ObjectScheme::Azure,
@@ -253,6 +305,9 @@ mod tests {
             ("AWS_ENDPOINT_URL", "http://%zz/"),
             ("AWS_ENDPOINT_URL", " http://h"),
             ("AWS_ENDPOINT_URL_S3", "ftp://h"),
+            ("AWS_ENDPOINT_URL", "http://h:99999"),
+            ("AWS_ENDPOINT_URL", "http://[::1]:"),
+            ("AWS_EC2_METADATA_DISABLED", "true"),
             ("AWS_METADATA_ENDPOINT", "nonsense"),
             ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "nonsense"),
             ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/no sense"),
@@ -269,7 +324,8 @@ mod tests {
             ("GOOGLE_BEARER_TOKEN", "t\n"),
         ] {
             let error = check(name, value).expect_err(name);
-            assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains(name), "{error}");
+            let kind = if name == "AWS_EC2_METADATA_DISABLED" { PermissionDenied } else { InvalidInput };
+            assert!(error.kind() == kind && error.to_string().contains(name), "{error}");
             assert!(!error.to_string().contains("pass-word"), "{error}");
         }
         for (name, value) in [
@@ -318,6 +374,16 @@ mod tests {
         assert_eq!((own.get("AWS_SECRET_ACCESS_KEY"), own.get("AWS_REGION")), (None, Some("here")));
         assert_eq!(other.secrets().scrub("secret-of-other!"), "***!");
         assert!(other.check(ObjectScheme::S3).is_ok() && given(&[]).check(ObjectScheme::S3).is_ok());
+        std::fs::write(path("config"), "[profile role]\nrole_arn = arn:1\n[profile local]\nservices = here\n").unwrap();
+        let refused = |more: &[(&str, &str)]| given(more).check(ObjectScheme::S3).unwrap_err().to_string();
+        assert!(refused(&[("AWS_PROFILE", "role")]).contains("`role_arn`"));
+        let keys = [("AWS_PROFILE", "local"), ("AWS_ACCESS_KEY_ID", "A")];
+        assert!(refused(&keys).contains("`services`"));
+        let local = given(&[&keys[..], &[("AWS_ENDPOINT_URL_S3", "http://h")]].concat());
+        assert!(local.check(ObjectScheme::S3).is_ok());
+        let ignoring = [("AWS_ENDPOINT_URL", "http://h"), ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")];
+        assert_eq!(given(&ignoring).get("AWS_ENDPOINT_URL"), None);
+        assert_eq!(given(&[("AWS_REGION", "")]).with_prefix("AWS_REGION").count(), 0);
         let missing = given(&[("AWS_PROFILE", "typo")]);
         assert!(missing.check(ObjectScheme::S3).unwrap_err().to_string().contains("typo"));
         assert!(missing.check(ObjectScheme::Gcs).is_ok());

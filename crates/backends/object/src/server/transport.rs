@@ -197,7 +197,7 @@ fn refused(refusal: ServerRefusal) -> HttpError {
 }
 
 fn broken(kind: HttpErrorKind, what: String, passing: bool) -> HttpError {
-    HttpError::new(kind, BrokenExchange { what, passing, trouble: Trouble::Network })
+    HttpError::new(kind, BrokenExchange { what, passing, trouble: Trouble::Network, sent: true })
 }
 
 /// Takes out headers with other characters than those of ASCII. Servers send names of files so, and

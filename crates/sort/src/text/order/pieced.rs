@@ -14,6 +14,8 @@ use std::cmp::Ordering;
 use datapipes_core::{Error, ErrorKind, Result};
 use md5::{Digest, Md5};
 
+use crate::long::MAX_KEY;
+
 use super::super::bytes::{Ignore, is_blank};
 use super::super::field::Place;
 use super::super::{general, number};
@@ -208,10 +210,12 @@ impl Key {
         };
         if is_long && !ends {
             let context = format!("the key of a line of {} bytes: a number or version of more than {most}", line.len());
-            let enough = (limit - start).saturating_mul(64);
-            return Err(Error::new(ErrorKind::OutOfMemory, "sort", context).with_advice(format!(
-                "keys of up to 1 MiB can be compared: {enough} bytes of memory would be enough for them"
-            )));
+            let (len, most) = (limit - start, MAX_KEY as u64);
+            let advice = match len <= most {
+                true => format!("{} bytes of memory (`memory_bytes`) would be enough for it", len.saturating_mul(64)),
+                false => format!("more than {most} are compared only where the whole input fits (`memory_bytes`)"),
+            };
+            return Err(Error::new(ErrorKind::OutOfMemory, "sort", context).with_advice(advice));
         }
         let cut = text.len() > most && !is_long;
         Ok(KeyText { text, cut, digest })
