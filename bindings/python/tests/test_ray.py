@@ -24,7 +24,7 @@ import pytest
 ray = pytest.importorskip("ray")
 
 import datapipes.ray as dpray  # noqa: E402
-from datapipes.ray import _direct, _keepers, _store, _tasks  # noqa: E402
+from datapipes.ray import _direct, _keepers, _outputs, _store, _tasks  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 MIB = 1 << 20
@@ -789,10 +789,39 @@ def test_a_signal_that_a_destructor_throws_away_is_seen():
     assert signals.outcome(is_there=False) == ("ended by SIGTERM; nothing was left", 143)
 
 
+@pytest.mark.parametrize("number, pause", [(signal.SIGINT, 0), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.4)])
+def test_a_signal_when_the_output_is_there_ends_the_command_as_well(cluster, folder, number, pause):
+    path, output = put(folder, "in/x", b"b\na\n"), folder / "out"
+    driver = subprocess.Popen(command(cluster, path, "-o", output), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    until(output.exists)
+    time.sleep(pause)
+    driver.send_signal(number)
+    said = driver.communicate()[1].decode()
+    outcomes = {0: "", 128 + number: "the work was done, and the output is there"}
+    assert driver.returncode in outcomes and outcomes[driver.returncode] in said, (driver.returncode, said)
+    assert "Traceback" not in said and left(folder) == ["out"], said
+
+
+def test_two_drafts_of_one_output_leave_each_other_alone(folder):
+    def begin(_):
+        for _ in range(300):
+            _outputs.Draft(str(folder / "out")).discard()
+
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        list(threads.map(begin, range(3)))
+    assert left(folder) == []
+    # What was begun and never held a lock is removed once it is old.
+    begun = folder / f".out{_outputs._MARK}old"
+    begun.mkdir()
+    _outputs.Draft(str(folder / "out")).discard()
+    assert begun.exists()
+    os.utime(begun, (0, 0))
+    _outputs.Draft(str(folder / "out")).discard()
+    assert not begun.exists()
+
+
 @pytest.mark.parametrize("single_file", [False, True])
 def test_a_signal_after_the_output_has_its_name(cluster, folder, monkeypatch, single_file):
-    from datapipes.ray import _outputs
-
     path, output = put(folder, "in/x", b"b\na\n"), folder / "out"
     sync = _outputs._sync
 

@@ -164,10 +164,12 @@ class _Signals:
 
     def __init__(self) -> None:
         self._seen: signal.Signals | None = None
+        self._caught: tuple[signal.Signals, ...] = ()
 
     def catch(self) -> None:
         """Take them from Ray, which would end the process at once."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        self._caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in self._caught:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: object) -> None:
@@ -177,7 +179,7 @@ class _Signals:
 
     def ignore(self) -> None:
         """The outcome is known. What Ray does at the end of the process, a signal does not make shorter."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in self._caught:
             signal.signal(number, signal.SIG_IGN)
 
     def check(self) -> None:
