@@ -275,8 +275,8 @@ impl Input {
         }
     }
 
-    /// The least number of bytes that it must give: its length, where what the system says of it can
-    /// be relied on.
+    /// The least number of bytes that it must give: its length, where what the system says of it
+    /// can be relied on.
     pub(crate) fn least_len(&self) -> Result<u64> {
         let stat = match self {
             Input::Stream { .. } | Input::Begun { .. } => return Ok(0),
