@@ -789,7 +789,7 @@ def test_a_signal_that_a_destructor_throws_away_is_seen():
     assert signals.outcome(is_there=False) == ("ended by SIGTERM; nothing was left", 143)
 
 
-@pytest.mark.parametrize("number, pause", [(signal.SIGINT, 0), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.4)])
+@pytest.mark.parametrize("number, pause", [(signal.SIGTERM, 0.2), (signal.SIGINT, 0.4)])
 def test_a_signal_when_the_output_is_there_ends_the_command_as_well(cluster, folder, number, pause):
     path, output = put(folder, "in/x", b"b\na\n"), folder / "out"
     driver = subprocess.Popen(command(cluster, path, "-o", output), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
