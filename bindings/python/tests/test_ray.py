@@ -789,7 +789,7 @@ def test_a_signal_that_a_destructor_throws_away_is_seen():
     assert signals.outcome(is_there=False) == ("ended by SIGTERM; nothing was left", 143)
 
 
-@pytest.mark.parametrize("number, pause", [(signal.SIGTERM, 0.2), (signal.SIGINT, 0.4)])
+@pytest.mark.parametrize("number, pause", [(signal.SIGINT, 0), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.4)])
 def test_a_signal_when_the_output_is_there_ends_the_command_as_well(cluster, folder, number, pause):
     path, output = put(folder, "in/x", b"b\na\n"), folder / "out"
     driver = subprocess.Popen(command(cluster, path, "-o", output), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -800,6 +800,23 @@ def test_a_signal_when_the_output_is_there_ends_the_command_as_well(cluster, fol
     outcomes = {0: "", 128 + number: "the work was done, and the output is there"}
     assert driver.returncode in outcomes and outcomes[driver.returncode] in said, (driver.returncode, said)
     assert "Traceback" not in said and left(folder) == ["out"], said
+
+
+def test_an_interrupt_while_a_draft_is_removed_leaves_nothing(cluster, folder, monkeypatch):
+    path, output = put(folder, "in/x", b"b\na\n"), folder / "out"
+    remove, calls = _outputs.shutil.rmtree, []
+
+    def interrupt(folder, *words, **more):
+        calls.append(folder)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(folder, *words, **more)
+
+    monkeypatch.setattr(_outputs.shutil, "rmtree", interrupt)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        dpray.sort(path, output, partitions=1)
+    assert raised.value.is_done and len(calls) == 2
+    assert (output / "part-00000").read_bytes() == b"a\nb\n" and left(folder) == ["out"]
 
 
 def test_two_drafts_of_one_output_leave_each_other_alone(folder):

@@ -171,6 +171,9 @@ class _Signals:
         self._caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for number in self._caught:
             signal.signal(number, self._note)
+        shown = sys.unraisablehook
+        # One that a destructor throws away was noted, and is no news.
+        sys.unraisablehook = lambda of: None if of.exc_type is KeyboardInterrupt else shown(of)
 
     def _note(self, number: int, _frame: object) -> None:
         self._seen = signal.Signals(number)
