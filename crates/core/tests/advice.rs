@@ -29,15 +29,22 @@ fn advice(text: &str) -> Vec<String> {
     calls.filter_map(text_of).collect()
 }
 
-/// Whether a text names an option: `-S`, `--parallel`. Programs of others keep theirs.
+/// A text without the whole commands that it quotes: a program and what it is given, in backquotes.
+fn without_commands(text: &str) -> String {
+    let quoted = text.split('`').enumerate();
+    let is_command = |part: &str| part.starts_with(char::is_alphabetic) && part.contains(' ');
+    quoted.filter(|(place, part)| place % 2 == 0 || !is_command(part)).map(|(_, part)| part).collect()
+}
+
+/// Whether a text names an option: `-S`, `--parallel`. A whole command, and `ulimit`, keep theirs.
 fn names_an_option(text: &str) -> bool {
+    let text = without_commands(text);
     let words = text.split(|c: char| !(c.is_alphanumeric() || c == '-')).collect::<Vec<_>>();
     let is_option = |word: &&str| {
         let letters = word.trim_start_matches('-');
         word.starts_with('-') && letters.starts_with(|c: char| c.is_alphabetic())
     };
-    let of_others = ["ulimit", "`dpipe ", "`ucx_info "].iter().any(|program| text.contains(program));
-    !of_others && words.iter().any(is_option)
+    !text.contains("ulimit") && words.iter().any(is_option)
 }
 
 #[test]
@@ -61,5 +68,7 @@ fn no_library_advises_an_option() {
     assert!(wrong.is_empty(), "name the setting in backquotes, and let the command line find its option: {wrong:#?}");
     assert!(seen > 100, "{seen}");
     assert!(names_an_option("give more memory with -S") && names_an_option("or (--parallel)"));
+    assert!(names_an_option("set `--parallel`") && names_an_option("run `dpipe knobs` with --all"));
     assert!(!names_an_option("a copy-on-write file - or another"));
+    assert!(!names_an_option("put what `aws configure --format env` prints into the environment"));
 }
