@@ -9,12 +9,14 @@ use crate::remote_memory;
 
 #[cfg(not(feature = "object"))]
 mod absent;
+mod account;
 #[cfg(feature = "object")]
 mod built;
 mod hidden;
 
 #[cfg(not(feature = "object"))]
 pub(crate) use absent::{AnyObject, ObjectAccess, address_in, file_name};
+pub(crate) use account::ObjectAccount;
 #[cfg(feature = "object")]
 pub(crate) use built::{AnyObject, ObjectAccess, address_in, file_name};
 pub(crate) use hidden::{hide, without_hidden};

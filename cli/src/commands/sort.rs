@@ -25,10 +25,11 @@ use datapipes_sort::{
     Control, Input, NumberKind, Output, RecordFormat, SmallInput, SmallOutcome, SmallStandardInput, SortJob,
     SortProgress, SortReport, SpillFiles,
 };
+use serde::Serialize;
 
 use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
 use crate::metrics_file::{CommandMetrics, told};
-use crate::objects::refuse;
+use crate::objects::{ObjectAccount, refuse};
 use crate::offering;
 use crate::outcome::{
     CommandStatus, exit_code_in_words, json, note, print, print_as_it_is, print_error, print_error_as_it_is, with_names,
@@ -171,7 +172,7 @@ fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -
         None => sorted,
     }?;
     metrics.keep(report.samples());
-    tell(parsed, &report)?;
+    tell(parsed, &report, objects.accounts())?;
     if let (Some(file), Some(recording)) = (page_file, recording) {
         file.write(&page::page(&report, ways, &recording))?;
     }
@@ -261,15 +262,27 @@ fn so_far(counters: &SortProgress) -> Vec<Sample> {
     samples
 }
 
-fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    report: &'a SortReport,
+    /// What was asked of servers: for all inputs together, and for the output.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    objects: Vec<ObjectAccount>,
+}
+
+fn tell(parsed: &Parsed, report: &SortReport, objects: Vec<ObjectAccount>) -> Result<()> {
+    let lines = objects.iter().map(|account| format!("  {account}\n")).collect::<String>();
     if parsed.json {
-        let text = json(report)? + "\n";
+        let text = json(&Told { report, objects })? + "\n";
         // The standard output is free only where the records go elsewhere.
         if parsed.output.is_some() { print_as_it_is(&text)? } else { print_error_as_it_is(&text) }
     }
     if parsed.report {
         let folders = places::folders(parsed);
         print_error(&with_names(report.to_string(), folders.iter().map(PathBuf::as_path)));
+        print_error(&lines);
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use datapipes::{Endpoint, Error, ErrorKind, Locator, Result};
 
+use super::account::ObjectAccount;
+
 /// The name of a file that is made of an object: there is none.
 pub(crate) fn file_name(_: &str) -> Option<String> {
     None
@@ -80,7 +82,7 @@ impl AnyObject {
         match *self {}
     }
 
-    pub(crate) fn report(&self) -> String {
+    pub(crate) fn report(&self) -> ObjectAccount {
         match *self {}
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use datapipes::object::{CreateOptions, Object, ObjectAddress, ObjectClient, escaped_key};
+use datapipes::object::{ConnectionReport, CreateOptions, Object, ObjectAddress, ObjectClient, escaped_key};
 use datapipes::{Endpoint, Locator, Result};
 
-use crate::arguments::units;
+use super::account::{ConnectionAccount, ObjectAccount};
 use crate::system::{signals, standard_streams};
 
 /// Pieces of a new object that are written at once.
@@ -142,19 +142,33 @@ impl AnyObject {
         (report.received_bytes, report.requests)
     }
 
-    /// What was asked of the server, in a line.
-    pub(crate) fn report(&self) -> String {
-        let r = self.0.report();
-        let checked = if r.read_verified { ", the server's checksum of all bytes holds" } else { "" };
-        format!(
-            "{}: {} requests, {} of them again, {} came, {} went, {} at once{checked}",
-            self.0.address(),
-            r.requests,
-            r.retries,
-            units::bytes(r.received_bytes),
-            units::bytes(r.sent_bytes),
-            r.connections
-        )
+    /// What was asked of the server.
+    pub(crate) fn report(&self) -> ObjectAccount {
+        let report = self.0.report();
+        let connection = |one: &ConnectionReport| {
+            let ends = one.addresses.map(|(local, server)| format!("{local} to {server}"));
+            let account = ConnectionAccount {
+                requests: one.requests,
+                received_bytes: one.received_bytes,
+                sent_bytes: one.sent_bytes,
+                busy_seconds: one.busy.as_secs_f64(),
+                bytes_per_second: one.bytes_per_second(),
+            };
+            (ends.unwrap_or_else(|| "others".to_owned()), account)
+        };
+        ObjectAccount {
+            address: self.0.address().to_string(),
+            objects: 1,
+            requests: report.requests,
+            retries: report.retries,
+            received_bytes: report.received_bytes,
+            sent_bytes: report.sent_bytes,
+            at_once: report.connections,
+            bytes_per_second: report.bytes_per_second,
+            part_bytes: self.0.part_bytes(),
+            read_verified: report.read_verified,
+            connections: report.by_connection.iter().map(connection).collect(),
+        }
     }
 }
 

@@ -51,6 +51,8 @@ pub enum ProxyFault {
     Stall(usize),
     /// The answer is these bytes, whatever the request was.
     Answer(Vec<u8>),
+    /// A pause before the answer.
+    Late(Duration),
     /// A pause before each 64 KiB of the answer's body.
     Slow(Duration),
     /// The server does not see this header, which is no part of the signature.
@@ -205,6 +207,10 @@ fn serve(
             client.write_all(&answer[..at.min(answer.len())])?;
             client.flush()?;
             wait_for_end(&mut client, stopped)?;
+        }
+        ProxyFault::Late(pause) => {
+            std::thread::sleep(pause);
+            client.write_all(&answer)?;
         }
         ProxyFault::Slow(pause) => {
             client.write_all(answer_head)?;

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::kind::{self, DataKind};
-use crate::objects::{AnyObject, ObjectAccess, is_object};
+use crate::objects::{AnyObject, ObjectAccess, is_object, shown};
 use crate::outcome::{CommandStatus, print, print_json, shown_path};
 use crate::progress::{self, State};
 use crate::system::signals::{self, WaitsFor};
@@ -32,7 +32,8 @@ const PEEK: usize = 64 << 10;
 const ENDING: Ending = Ending {
     notes: "\
 An object (s3://BUCKET/KEY, gs://, az://, http://, https://) is read at one version; credentials and
-endpoint are those of the cloud's own tools. Several files are checked as if they were one, in the
+endpoint are those of the cloud's own tools. A pattern that ends in `*` (s3://BUCKET/sorted/part-*)
+stands for all objects that it fits, in the order of their keys. Several files are checked as if they were one, in the
 order given (`dpipe check records sorted/part-*`): the first record of a file must not be less than
 the last one of the file before.",
     zero: "the records are in order",
@@ -106,9 +107,10 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let started = Instant::now();
     let mut checking = Checking { machine: &machine, shape: &shape, access: None, catches: false };
     let (mut summary, mut first) = (ValidationSummary::default(), None);
-    for file in &args.files {
+    let files = checking.files(&args.files)?;
+    for file in &files {
         let before = summary.records;
-        let next = checking.file(file, args.files.len() == 1)?;
+        let next = checking.file(file, files.len() == 1)?;
         summary = summary.join(next, &shape.format);
         if first.is_none() {
             first = summary.first_unordered_record.map(|record| FirstUnordered { file, record: record - before });
@@ -118,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let outcome = Outcome {
         kind: args.kind.to_string(),
         sorted: summary.is_ordered(),
-        files: args.files.len(),
+        files: files.len(),
         first_unordered_file: first.as_ref().map(|first| shown_path(first.file)),
         seconds,
         bytes_per_second: units::bytes_per_second(summary.bytes, seconds),
@@ -127,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     if args.json {
         print_json(&outcome)?
     } else {
-        print(&text(&args.files, first, &outcome))?
+        print(&text(&files, first, &outcome))?
     }
     Ok(if outcome.sorted { CommandStatus::Good } else { CommandStatus::Bad })
 }
@@ -150,13 +152,36 @@ struct Checking<'a> {
 }
 
 impl Checking<'_> {
+    fn access(&mut self) -> Result<&ObjectAccess> {
+        match &mut self.access {
+            Some(access) => Ok(access),
+            none => Ok(none.insert(ObjectAccess::new()?)),
+        }
+    }
+
+    /// The files by their names. A pattern of objects stands for each of them, in the order of their
+    /// keys.
+    fn files(&mut self, names: &[PathBuf]) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for name in names {
+            match name.to_str().filter(|name| is_object(name)) {
+                None => files.push(name.clone()),
+                Some(address) => {
+                    let found = self.access()?.list(address)?;
+                    if found.is_empty() {
+                        let why = format!("{} stands for no object", shown(address));
+                        return Err(Error::new(ErrorKind::NotFound, "check", why));
+                    }
+                    files.extend(found.into_iter().map(PathBuf::from));
+                }
+            }
+        }
+        Ok(files)
+    }
+
     fn file(&mut self, file: &Path, alone: bool) -> Result<ValidationSummary> {
         if let Some(address) = file.to_str().filter(|name| is_object(name)) {
-            let access = match &self.access {
-                Some(access) => access,
-                None => self.access.insert(ObjectAccess::new()?),
-            };
-            let object = access.open(address)?;
+            let object = self.access()?.open(address)?;
             self.catch();
             return in_parallel(self.machine, &Subject::object(self.machine, &object)?, self.shape);
         }

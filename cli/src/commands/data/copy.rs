@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     /// Print JSON: bytes, seconds, sync_seconds, bytes_per_second, cpu_seconds, verified, route,
-    /// report
+    /// report, and objects: what was asked of servers
     #[arg(long)]
     json: bool,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten

@@ -27,7 +27,7 @@ use crate::arguments::ending::Ending;
 use crate::arguments::kind::{self, DataKind};
 use crate::arguments::units;
 use crate::arguments::units::{parse_count, parse_size};
-use crate::objects::{ObjectAccess, is_object};
+use crate::objects::{ObjectAccess, ObjectAccount, is_object};
 use crate::outcome::{CommandStatus, note, print, print_json, shown_path};
 use crate::progress::{self, State};
 use crate::system::files;
@@ -91,6 +91,9 @@ struct Outcome {
     records: Option<u64>,
     seconds: f64,
     bytes_per_second: f64,
+    /// What was asked of the server, where an object was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<ObjectAccount>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -119,16 +122,16 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let threads = args.threads.unwrap_or(machine.topology().usable_cores().count().max(1));
     signals::catch(WaitsFor::Places);
     let extent = |block, is_distant| Extent { bytes, threads, block, is_distant };
-    let mut asked = None;
+    let mut object = None;
     match address {
         Some(address) => {
-            let object = ObjectAccess::new()?.create(address, Some(bytes), threads)?;
-            object.notes().iter().for_each(|text| note(&format!("dpipe gen: note: {text}\n")));
+            let written = ObjectAccess::new()?.create(address, Some(bytes), threads)?;
+            written.notes().iter().for_each(|text| note(&format!("dpipe gen: note: {text}\n")));
             // A block that is a whole part is sent from where it is.
-            let extent = extent(object.part_bytes().map_or(BLOCK, |part| part.clamp(BLOCK, MAX_BLOCK)), true);
-            progress::during(progress::wanted(), state, || write(&machine, &source, &object, extent, &done))?;
-            progress::syncing(|| object.publish(bytes))?;
-            asked = Some(object.report());
+            let extent = extent(written.part_bytes().map_or(BLOCK, |part| part.clamp(BLOCK, MAX_BLOCK)), true);
+            progress::during(progress::wanted(), state, || write(&machine, &source, &written, extent, &done))?;
+            progress::syncing(|| written.publish(bytes))?;
+            object = Some(written.report());
         }
         None => {
             let draft = AtomicFile::replacing(file, FileMode::USUAL)?;
@@ -140,7 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     }
     let seconds = started.elapsed().as_secs_f64();
     let bytes_per_second = units::bytes_per_second(bytes, seconds);
-    let outcome = Outcome { bytes, records: source.records(), seconds, bytes_per_second };
+    let outcome = Outcome { bytes, records: source.records(), seconds, bytes_per_second, object };
     if args.json {
         print_json(&outcome)?;
     } else {
@@ -151,7 +154,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
             units::bytes(bytes),
             units::rate(bytes, seconds)
         ))?;
-        asked.iter().try_for_each(|line| print(&format!("  {line}\n")))?;
+        outcome.object.iter().try_for_each(|line| print(&format!("  {line}\n")))?;
     }
     Ok(CommandStatus::Good)
 }

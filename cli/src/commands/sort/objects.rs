@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use datapipes::locks::Mutex;
 use datapipes::{Endpoint, Error, ErrorKind, Locator, Result};
 use datapipes_sort::{Input, InputPlace, Output, OutputPlace};
 
 use crate::arguments::sort_args::Parsed;
-use crate::objects::{AnyObject, ObjectAccess, is_object, is_object_path, shown};
+use crate::objects::{AnyObject, ObjectAccess, ObjectAccount, is_object, is_object_path, shown};
 use crate::outcome::note;
 use crate::remote_memory;
 
@@ -16,6 +17,20 @@ use crate::remote_memory;
 pub(super) struct SortObjects {
     access: Option<ObjectAccess>,
     output: Option<String>,
+    accounts: Accounts,
+}
+
+/// What was asked of servers: for all inputs together, and for the output.
+#[derive(Clone, Debug, Default)]
+struct Accounts(Arc<Mutex<[ObjectAccount; 2]>>);
+
+impl Accounts {
+    fn add(&self, which: usize, account: ObjectAccount) {
+        let mut all = self.0.lock();
+        if let Some(sum) = all.get_mut(which) {
+            sum.add(account);
+        }
+    }
 }
 
 impl SortObjects {
@@ -26,7 +41,11 @@ impl SortObjects {
         }
         let output = parsed.output.as_ref().and_then(|name| name.to_str()).filter(|name| is_object(name));
         let any = output.is_some() || names.iter().any(|name| is_object_path(Path::new(name)));
-        Ok(SortObjects { access: any.then(ObjectAccess::new).transpose()?, output: output.map(str::to_owned) })
+        Ok(SortObjects {
+            access: any.then(ObjectAccess::new).transpose()?,
+            output: output.map(str::to_owned),
+            accounts: Accounts::default(),
+        })
     }
 
     /// Whether the output is an object.
@@ -47,7 +66,8 @@ impl SortObjects {
                         return Err(Error::new(ErrorKind::NotFound, "sort", why));
                     }
                     for address in found {
-                        let object = Arc::new(access.open(&address)?);
+                        let (object, accounts) = (access.open(&address)?, self.accounts.clone());
+                        let object = Arc::new(InputObject { object, accounts });
                         inputs.push(Input::Place(InputPlace::new(shown(&address), object)?));
                     }
                 }
@@ -70,7 +90,34 @@ impl SortObjects {
         let expected = total.map(|total| total.saturating_add(inputs.len() as u64));
         let object = access.create(address, expected, threads)?;
         object.notes().iter().for_each(|text| note(&format!("dpipe sort: note: {text}\n")));
-        Ok(Output::Place(Arc::new(SortedObject { object, name: PathBuf::from(shown(address)) })))
+        let (name, accounts) = (PathBuf::from(shown(address)), self.accounts.clone());
+        Ok(Output::Place(Arc::new(SortedObject { object, name, accounts })))
+    }
+
+    /// What was asked of servers so far, for inputs that were read to their end and for an output
+    /// that is published.
+    pub(super) fn accounts(&self) -> Vec<ObjectAccount> {
+        let all = self.accounts.0.lock().clone();
+        all.into_iter().filter(|account| account.objects > 0).collect()
+    }
+}
+
+/// An object that is sorted. What was asked for it is noted when it is dropped.
+#[derive(Debug)]
+struct InputObject {
+    object: AnyObject,
+    accounts: Accounts,
+}
+
+impl Locator for InputObject {
+    fn endpoint(&self) -> Endpoint {
+        self.object.endpoint()
+    }
+}
+
+impl Drop for InputObject {
+    fn drop(&mut self) {
+        self.accounts.add(0, self.object.report());
     }
 }
 
@@ -79,6 +126,7 @@ impl SortObjects {
 struct SortedObject {
     object: AnyObject,
     name: PathBuf,
+    accounts: Accounts,
 }
 
 impl Locator for SortedObject {
@@ -93,6 +141,8 @@ impl OutputPlace for SortedObject {
     }
 
     fn publish(&self, len: u64) -> Result<()> {
-        self.object.publish(len)
+        self.object.publish(len)?;
+        self.accounts.add(1, self.object.report());
+        Ok(())
     }
 }

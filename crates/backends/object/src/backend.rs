@@ -6,6 +6,7 @@ use datapipes_core::backend::{Backend, Knob, Mover, Offer, OfferQuery, Primitive
 use datapipes_core::locator::{Endpoint, EndpointHandle};
 use datapipes_core::{Error, ErrorKind, Persistence, Result};
 
+use crate::costs::ASSUMED_RATE;
 use crate::mover::{ObjectMover, RequestSettings};
 use crate::options::ObjectOptions;
 use crate::place::{ObjectPlace, Side};
@@ -13,9 +14,6 @@ use crate::place::{ObjectPlace, Side};
 const GET: &str = "object-get";
 const PUT: &str = "object-put";
 
-/// Bytes per second of one connection to a cloud's server, until a rate was seen: S3 gives 85 to 90
-/// MB/s, by its own guide to performance.
-const ASSUMED_RATE: f64 = 85e6;
 /// Seconds of a core for a byte, assumed: the kernel copies it once, and the mover once.
 const CORE_SECONDS_PER_BYTE: f64 = 0.35e-9;
 /// The most ranges or parts of one job that are under way at once.
@@ -114,7 +112,7 @@ impl Backend for ObjectBackend {
         quality(&object, ask, reads).map_err(|why| Error::new(ErrorKind::Unsupported, "open", why))?;
         let (options, constraints) = (&object.client.options, ask.constraints);
         let settings = RequestSettings {
-            read_bytes: constraints.request_bytes.map_or(options.read_bytes, u64::from),
+            read_bytes: constraints.request_bytes.map(u64::from).or(options.read_bytes),
             depth: constraints.queue_depth.unwrap_or(options.connections).clamp(1, MAX_DEPTH) as usize,
         };
         Ok(Mover::Queued(Box::new(ObjectMover::new(object, settings)?)))
@@ -125,7 +123,8 @@ impl Backend for ObjectBackend {
         let knob = |name: &str, value: String| Knob { name: name.to_owned(), value, origin: "default".to_owned() };
         vec![
             knob("connections", format!("4 to {}, by the rates seen", usual.connections)),
-            knob("read_bytes", usual.read_bytes.to_string()),
+            knob("read_bytes", "8 MiB to 64 MiB, by the times seen".to_owned()),
+            knob("part_bytes", "8 MiB to 64 MiB, by the times seen; more from 78 GiB on".to_owned()),
             knob("retries", usual.retries.to_string()),
         ]
     }

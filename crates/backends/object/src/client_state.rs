@@ -9,6 +9,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use futures_util::future::{Either, select};
 use tokio::sync::watch;
 
+use crate::costs::RequestCosts;
 use crate::options::ObjectOptions;
 use crate::pace::Pace;
 use crate::reactor::Reactor;
@@ -24,6 +25,8 @@ pub(crate) struct ClientState {
     pub(crate) reactor: Arc<Reactor>,
     pub(crate) reads: Arc<Pace>,
     pub(crate) writes: Arc<Pace>,
+    pub(crate) read_costs: RequestCosts,
+    pub(crate) write_costs: RequestCosts,
     seeds: AtomicU64,
     stopped: watch::Sender<bool>,
 }
@@ -41,8 +44,9 @@ impl ClientState {
         reactor: Arc<Reactor>,
     ) -> ClientState {
         let (reads, writes) = (Pace::new(options.connections), Pace::new(options.connections));
+        let (read_costs, write_costs) = (RequestCosts::default(), RequestCosts::default());
         let (seeds, stopped) = (AtomicU64::new(1), watch::Sender::new(false));
-        ClientState { options, settings, transport, reactor, reads, writes, seeds, stopped }
+        ClientState { options, settings, transport, reactor, reads, writes, read_costs, write_costs, seeds, stopped }
     }
 
     /// Ends all requests but those that end uploads.

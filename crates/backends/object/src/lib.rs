@@ -13,6 +13,7 @@
 //! | `options`, `client_state`, `client` | what a program opens objects by |
 //! | `reactor` | the thread that talks to servers |
 //! | `pace` | how many requests are made at once |
+//! | `costs` | how long ranges and parts are, from what requests were seen to take |
 //! | `server` | the servers: connections, requests, answers, what they refuse |
 //! | `place` | an object that is read at one version, or written whole |
 //! | `mover` | jobs of pipes, as requests |
@@ -28,6 +29,7 @@ mod address;
 mod backend;
 mod client;
 mod client_state;
+mod costs;
 mod mover;
 mod options;
 mod pace;
@@ -40,3 +42,4 @@ pub use backend::ObjectBackend;
 pub use client::{ListedObject, ObjectClient};
 pub use options::{CreateOptions, ObjectOptions};
 pub use place::{Leftovers, Object, ObjectReport, PublishedObject};
+pub use server::ConnectionReport;

@@ -10,10 +10,12 @@ use datapipes_core::{Error, ErrorKind, Result};
 pub struct ObjectOptions {
     /// The most requests at once, 1 to 256. How many are made follows from the rates seen.
     pub connections: u32,
-    /// Bytes of a ranged read, at least 4096.
-    pub read_bytes: u64,
-    /// Bytes of a part of an upload; by default 8 MiB, or more where an object needs more than
-    /// 10,000 parts of that. Servers take 5 MiB to 5 GiB.
+    /// Bytes of a ranged read, at least 4096; by default 8 MiB, or up to 64 MiB where the server was
+    /// seen to be slow to answer and fast to send.
+    pub read_bytes: Option<u64>,
+    /// Bytes of a part of an upload; by default 8 MiB, or up to 64 MiB by what requests of this
+    /// client were seen to take, or more where an object needs more than 10,000 parts of that.
+    /// Servers take 5 MiB to 5 GiB.
     pub part_bytes: Option<u64>,
     /// The most bytes of parts that are put together in memory, for each object that is written. At
     /// least two parts are allowed, and two more for each writer ([`CreateOptions::writers`]).
@@ -36,7 +38,7 @@ impl Default for ObjectOptions {
     fn default() -> Self {
         ObjectOptions {
             connections: 32,
-            read_bytes: 8 << 20,
+            read_bytes: None,
             part_bytes: None,
             buffered_bytes: 64 << 20,
             retries: 8,
@@ -51,7 +53,7 @@ impl Default for ObjectOptions {
 datapipes_core::setters! {
     ObjectOptions {
         connections: u32,
-        read_bytes: u64,
+        read_bytes: into Option<u64>,
         part_bytes: into Option<u64>,
         buffered_bytes: u64,
         retries: u32,
@@ -72,8 +74,8 @@ impl ObjectOptions {
         if !(1..=256).contains(&self.connections) {
             return bad(format!("connections: {} is not 1 to 256", self.connections));
         }
-        if self.read_bytes < 4096 {
-            return bad(format!("read_bytes: {} is less than 4096", self.read_bytes));
+        if let Some(read) = self.read_bytes.filter(|read| *read < 4096) {
+            return bad(format!("read_bytes: {read} is less than 4096"));
         }
         if let Some(part) = self.part_bytes
             && !(MIN_PART..=MAX_PART).contains(&part)

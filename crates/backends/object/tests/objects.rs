@@ -22,6 +22,11 @@ fn an_object_is_read_in_ranges_and_checked() {
     let report = object.report();
     assert!(report.read_verified && report.retries == 0 && report.requests == 1 + 12, "{report:?}");
     assert_eq!(report.received_bytes, 3_000_017);
+    // All of it went over connections that are known.
+    let by = &report.by_connection;
+    let sums = by.iter().fold((0, 0), |sums, one| (sums.0 + one.requests, sums.1 + one.received_bytes));
+    assert_eq!(sums, (report.requests, report.received_bytes), "{by:?}");
+    assert!(by.len() <= 5 && by.iter().all(|one| one.addresses.is_some() && one.bytes_per_second() > 0.0), "{by:?}");
     // What the server has is a file.
     assert!(scene.server.bytes("box", "a/b").unwrap() == bytes);
 }
@@ -49,9 +54,38 @@ fn an_object_of_parts_appears_as_a_whole() {
     assert!(scene.server.bytes("box", "large").unwrap() == bytes);
     assert_eq!(scene.server.unfinished(), 0);
     let counters = pipe.report().hops[0].counters.clone();
+    let report = object.report();
+    assert_eq!(report.by_connection.iter().map(|one| one.sent_bytes).sum::<u64>(), report.sent_bytes, "{report:?}");
+    assert!(report.sent_bytes >= bytes.len() as u64, "{report:?}");
     assert_eq!((counters.bytes, counters.bounced_bytes), (bytes.len() as u64, (bytes.len() - part) as u64));
     assert!(object.publish(bytes.len() as u64).unwrap() == published, "once more");
     assert_eq!(object.publish(1).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_server_that_is_far_gets_longer_ranges_and_parts() {
+    let (scene, machine) = (Scene::new(), machine());
+    let bytes = random(80 << 20, 3);
+    scene.server.put("box", "far", &bytes).unwrap();
+    let options = || quick().read_bytes(None).part_bytes(None).connections(2);
+    let requests = |client: &ObjectClient| {
+        let object = client.open("s3://box/far").unwrap();
+        assert!(read_all(&machine, &object).unwrap() == bytes);
+        let part =
+            |len| client.create("s3://box/copy", CreateOptions::default().expected_len(len)).unwrap().part_bytes();
+        assert_eq!(part(Some(20 << 20)), Some(8 << 20), "each connection has two parts");
+        let parts = part(None).unwrap();
+        // One of them is the look when it was opened.
+        (object.report().requests - 1, parts)
+    };
+    let (_proxy, far) = scene.behind(options(), |_| ProxyFault::Late(Duration::from_millis(150)));
+    // Each of two connections has two ranges of 20 MiB. A part is bounded by the buffers.
+    assert_eq!(requests(&far), (4, 32 << 20));
+    let near = scene.client_with(options());
+    // The server reads an object when it is first asked for: a look at a small one says how far it is.
+    scene.server.put("box", "small", b"x").unwrap();
+    near.open("s3://box/small").unwrap();
+    assert_eq!(requests(&near), (10, 8 << 20));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use datapipes::{AtomicFile, Machine, Result, Ssd};
 
 use super::verify;
 use crate::any_locator::AnyLocator;
-use crate::objects::shown;
+use crate::objects::{ObjectAccount, shown};
 use crate::outcome::{harmless, print_error};
 use crate::progress::{self, State};
 use crate::system::files;
@@ -24,7 +24,7 @@ pub(super) struct Ended {
     pub(super) verified: Option<bool>,
     pub(super) verify_seconds: f64,
     pub(super) is_object: bool,
-    pub(super) objects: Vec<String>,
+    pub(super) objects: Vec<ObjectAccount>,
 }
 
 /// The target of the bytes, and the draft that becomes the file at the end.

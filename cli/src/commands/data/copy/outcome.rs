@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::arguments::units;
 use crate::colors::Color;
+use crate::objects::ObjectAccount;
 use crate::outcome::{clean, harmless};
 use crate::report::recorder::Recording;
 
@@ -27,9 +28,9 @@ pub(super) struct Outcome {
     pub(super) route: Route,
     /// The report of the pipe.
     pub(super) report: PipeReport,
-    /// What was asked of servers, for each object in words.
+    /// What was asked of servers, for each object.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) objects: Vec<String>,
+    pub(super) objects: Vec<ObjectAccount>,
     /// Whether the target is an object, which is published before it can be compared.
     #[serde(skip)]
     pub(super) visible: bool,

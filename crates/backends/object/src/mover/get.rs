@@ -1,6 +1,7 @@
 //! From an object: ranges, in parallel, each written to memory as it comes.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use datapipes_core::{Error, ErrorKind, Result};
 use futures_util::stream::{StreamExt, iter};
@@ -15,7 +16,8 @@ use crate::server::failure::{failed, status};
 pub(super) async fn carry_out(place: Arc<ObjectPlace>, job: Arc<LeasedJob>, settings: RequestSettings) {
     let Side::Source(pinned) = &place.side else { return };
     let len = job.span().len;
-    let step = settings.read_bytes.max(1);
+    let client = &place.client;
+    let step = settings.read_bytes.unwrap_or_else(|| client.read_costs.piece_of(len, client.reads.level())).max(1);
     let pieces = (0..len.div_ceil(step)).map(|n| n * step);
     iter(pieces)
         .for_each_concurrent(settings.depth, |at| {
@@ -98,7 +100,10 @@ async fn part(
 ) -> std::result::Result<(), Unread> {
     let begin = job.span().source + at;
     let range = begin + *done..begin + len;
+    let asked = Instant::now();
     let answer = place.store.objects.get_opts(&place.store.path, pinned.request(range)).await.map_err(Unread::Store)?;
+    let (answered, before) = (Instant::now(), *done);
+    place.client.read_costs.waited(answered - asked);
     pinned.check(&answer.meta, &place.name).map_err(Unread::Final)?;
     let GetResultPayload::Stream(mut stream) = answer.payload;
     while let Some(bytes) = stream.next().await {
@@ -114,5 +119,6 @@ async fn part(
         }
         *done = after;
     }
+    place.client.read_costs.carried(*done - before, answered.elapsed());
     Ok(())
 }

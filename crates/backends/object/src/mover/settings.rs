@@ -3,8 +3,8 @@
 /// How a pipe makes its requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestSettings {
-    /// Bytes of a ranged read.
-    pub(crate) read_bytes: u64,
+    /// Bytes of a ranged read; `None` where they follow from what requests take.
+    pub(crate) read_bytes: Option<u64>,
     /// The most requests at once, of one job.
     pub(crate) depth: usize,
 }

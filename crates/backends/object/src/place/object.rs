@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datapipes_core::locator::{Endpoint, EndpointHandle, Locator, PlaceFacts};
 use datapipes_core::{Error, ErrorKind, Persistence, Reach, Result};
@@ -15,14 +15,11 @@ use super::published::PublishedObject;
 use super::upload::Upload;
 use crate::address::{ObjectAddress, ObjectScheme};
 use crate::client_state::ClientState;
+use crate::costs::USUAL_PIECE;
 use crate::options::{CreateOptions, MAX_PART, MAX_PARTS, MIN_PART, ObjectOptions};
-use crate::server::Store;
 use crate::server::connect::Purpose;
 use crate::server::leftovers;
-
-/// Bytes of a part where nothing else is asked for: as many as a buffer between two places has, so
-/// that a part is sent from there.
-const PART: u64 = 8 << 20;
+use crate::server::{ConnectionReport, Store};
 
 /// How long a writer looks for uploads that ended processes left.
 const LEFTOVERS_TIME: Duration = Duration::from_secs(5);
@@ -56,6 +53,8 @@ pub struct ObjectReport {
     /// The best rate of all connections of the client together, in bytes per second; 0 if none was
     /// seen yet.
     pub bytes_per_second: f64,
+    /// What each connection carried.
+    pub by_connection: Vec<ConnectionReport>,
     /// The checksum that travels with written bytes, and is checked by the server.
     pub write_checksum: &'static str,
     /// Whether all bytes were read, and had the server's checksum of the whole object.
@@ -113,11 +112,8 @@ impl Object {
         let store = Store::connect(&address, Purpose::Write, &state.settings, &state.transport)?;
         let looks = Store::connect(&address, Purpose::Read, &state.settings, &state.transport)?;
         let name = address.to_string();
-        let part_bytes = part_bytes(&state.options, options.expected_len)
+        let needed = needed_part_bytes(options.expected_len)
             .map_err(|why| Error::new(ErrorKind::InvalidInput, "create", format!("{name}: {why}")))?;
-        let buffers = usize::try_from(state.options.buffered_bytes / part_bytes).unwrap_or(usize::MAX);
-        let max_buffers = buffers.max(options.writers.saturating_mul(2).saturating_add(2));
-        let upload = Arc::new(Upload::new(Parts::new(part_bytes, max_buffers, MAX_PARTS), options.only_new));
         let leftovers = {
             let (state, store) = (state.clone(), store.clone());
             client.reactor.run("create", async move {
@@ -129,6 +125,15 @@ impl Object {
                 state.unless_stopped("create", async { Ok(removing.await.unwrap_or_else(late)) }).await
             })?
         };
+        // The look for leftovers says how long the server takes to answer.
+        let measured = match options.expected_len {
+            Some(len) => state.write_costs.piece_of(len, state.writes.level()),
+            None => state.write_costs.piece(),
+        };
+        let part_bytes = part_bytes(&state.options, needed, measured);
+        let buffers = usize::try_from(state.options.buffered_bytes / part_bytes).unwrap_or(usize::MAX);
+        let max_buffers = buffers.max(options.writers.saturating_mul(2).saturating_add(2));
+        let upload = Arc::new(Upload::new(Parts::new(part_bytes, max_buffers, MAX_PARTS), options.only_new));
         let facts = PlaceFacts {
             kind: "object",
             name: name.clone(),
@@ -218,6 +223,7 @@ impl Object {
             sent_bytes: exchange.sent.load(Relaxed),
             connections: pace.level(),
             bytes_per_second: pace.rate(),
+            by_connection: exchange.connections.reports(),
             write_checksum: store.checksum,
             read_verified,
         }
@@ -252,23 +258,42 @@ fn refuse_pattern(address: &ObjectAddress, advice: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a part for an object of this length.
-fn part_bytes(options: &ObjectOptions, expected: Option<u64>) -> std::result::Result<u64, String> {
-    let usual = options.part_bytes.unwrap_or(PART);
+/// The least bytes of a part with which an object of this length has no more parts than servers
+/// take.
+fn needed_part_bytes(expected: Option<u64>) -> std::result::Result<u64, String> {
     let needed = expected.unwrap_or(0).div_ceil(MAX_PARTS).div_ceil(1 << 20) << 20;
     if needed > MAX_PART {
         return Err(format!("{} bytes are more than {MAX_PARTS} parts of 5 GiB", expected.unwrap_or(0)));
     }
-    Ok(usual.max(needed).clamp(MIN_PART, MAX_PART))
+    Ok(needed)
+}
+
+/// Bytes of a part, where requests make `measured` worth it.
+fn part_bytes(options: &ObjectOptions, needed: u64, measured: u64) -> u64 {
+    // Two parts fit what may be put together in memory.
+    let usual = options.part_bytes.unwrap_or(measured.min(options.buffered_bytes / 2).max(USUAL_PIECE));
+    usual.max(needed).clamp(MIN_PART, MAX_PART)
 }
 
 /// Removes unfinished uploads without progress.
 async fn remove_leftovers(state: &ClientState, store: &Store) -> Leftovers {
     let mut leftovers = Leftovers::default();
     let (Some(_), Some(uploads)) = (&store.s3, &store.uploads) else { return leftovers };
+    let began = Instant::now();
     match leftovers::unfinished(store, &state.transport).await {
         Err(why) => leftovers.unknown = Some(store.secrets.scrub(&why)),
         Ok(found) => {
+            if found.is_empty() {
+                // That was one request, without bytes.
+                state.write_costs.waited(began.elapsed());
+                // The making of the connection may be in it: what would lengthen parts is seen twice.
+                if state.options.part_bytes.is_none() && state.write_costs.piece() > USUAL_PIECE {
+                    let began = Instant::now();
+                    if leftovers::unfinished(store, &state.transport).await.is_ok() {
+                        state.write_costs.waited(began.elapsed());
+                    }
+                }
+            }
             for upload in found {
                 if upload.idle < state.options.leftover_age {
                     leftovers.left += 1;
@@ -290,10 +315,15 @@ mod tests {
 
     #[test]
     fn parts_are_as_long_as_the_object_needs() {
-        let of = |part: Option<u64>, len: Option<u64>| part_bytes(&ObjectOptions::default().part_bytes(part), len);
-        assert_eq!(of(None, None), Ok(8 << 20));
-        assert_eq!(of(Some(5 << 20), Some(1)), Ok(5 << 20));
-        assert_eq!(of(None, Some(1 << 40)), Ok(105 << 20));
-        assert!(of(None, Some(u64::MAX)).is_err());
+        let of = |part: Option<u64>, len: Option<u64>, measured: u64| {
+            needed_part_bytes(len)
+                .map(|needed| super::part_bytes(&ObjectOptions::default().part_bytes(part), needed, measured))
+        };
+        assert_eq!(of(None, None, 8 << 20), Ok(8 << 20));
+        assert_eq!(of(Some(5 << 20), Some(1), 64 << 20), Ok(5 << 20));
+        assert_eq!(of(None, Some(1 << 40), 8 << 20), Ok(105 << 20));
+        assert_eq!(of(None, Some(1), 16 << 20), Ok(16 << 20));
+        assert_eq!(of(None, None, 64 << 20), Ok(32 << 20), "two fit 64 MiB of buffers");
+        assert!(of(None, Some(u64::MAX), 8 << 20).is_err());
     }
 }

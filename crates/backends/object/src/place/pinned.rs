@@ -42,6 +42,7 @@ impl Pinned {
             match store.objects.get_opts(&store.path, options).await {
                 Ok(answer) => {
                     let elapsed = began.elapsed();
+                    client.read_costs.waited(elapsed);
                     if answer.meta.size == 0 && store.is_web() {
                         Pinned::check_empty(store, name).await?;
                     }

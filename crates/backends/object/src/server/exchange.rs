@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{Method, Uri};
 
 use super::byte_sum::{ByteSum, SumKind, sent_crc64, whole_object};
+use super::connections::Connections;
 
 /// What is noted of the requests of one store.
 #[derive(Debug, Default)]
@@ -19,6 +20,7 @@ pub(crate) struct Exchange {
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) retries: AtomicU64,
+    pub(crate) connections: Connections,
     /// Publishing must fail where the object exists.
     pub(crate) only_new: AtomicBool,
     /// Google's server has a header of its own for that.

@@ -6,6 +6,7 @@
 //! | `connect` | a store for a bucket, by the settings |
 //! | `transport` | HTTP: bounds of answers, time limits |
 //! | `connection` | TCP and TLS: how long they may take, whose certificates are believed |
+//! | `connections` | what each connection carried |
 //! | `byte_sum` | checksums as servers state them |
 //! | `exchange` | what was asked of a store, and what of its answers is noted |
 //! | `xml` | documents of servers: their root, the text of an element |
@@ -18,6 +19,7 @@
 pub(crate) mod byte_sum;
 pub(crate) mod connect;
 mod connection;
+mod connections;
 pub(crate) mod exchange;
 pub(crate) mod failure;
 pub(crate) mod leftovers;
@@ -29,4 +31,5 @@ mod transport;
 mod xml;
 
 pub(crate) use connect::Store;
+pub use connections::ConnectionReport;
 pub(crate) use transport::Transport;

@@ -27,6 +27,7 @@ use object_store::client::{
 use tokio::time::{Instant, Sleep};
 
 use super::connection::{BoundedConnector, unanswered};
+use super::connections::ConnectionUse;
 use super::exchange::{Exchange, publishes};
 use super::failure::{BrokenExchange, ServerRefusal, Trouble};
 use super::list_page::ListProtocol;
@@ -81,11 +82,12 @@ impl Transport {
         let (method, range) = (parts.method.clone(), range_len(&parts.headers));
         let peeks = method == Method::POST && publishes(&method, &parts.uri);
         let list = ListProtocol::of(&parts.uri).filter(|_| method == Method::GET);
-        let progress = Arc::new(AtomicU64::new(0));
+        let (began, progress) = (std::time::Instant::now(), Arc::new(AtomicU64::new(0)));
         let body = SentBody { inner: body, progress: progress.clone(), exchange: exchange.clone() };
         let answer = self.client.request(http::Request::from_parts(parts, body));
         let answer = self.unless_idle(answer, &progress).await?;
         let answer = answer.map_err(|e| unanswered(&e))?;
+        let used = ConnectionUse::of(answer.extensions(), exchange, began, progress.load(Relaxed));
         let (mut parts, incoming) = answer.into_parts();
         let status = parts.status;
         leave_out_unreadable(&mut parts.headers);
@@ -121,7 +123,7 @@ impl Transport {
             parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(len));
         }
         let most = range.unwrap_or(MAX_ANSWER);
-        let body = ReceivedBody::new(incoming, most, self.idle, exchange.clone());
+        let body = ReceivedBody::new(incoming, most, self.idle, exchange.clone(), Some(used));
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
 
@@ -148,7 +150,7 @@ impl Transport {
 
     /// Reads an answer of at most so many bytes.
     async fn collect(&self, incoming: Incoming, most: u64) -> std::result::Result<Bytes, HttpError> {
-        let mut body = ReceivedBody::new(incoming, most, self.idle, Exchange::new(false));
+        let mut body = ReceivedBody::new(incoming, most, self.idle, Exchange::new(false), None);
         let mut bytes = BytesMut::new();
         while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             if let Ok(data) = frame?.into_data() {
@@ -247,7 +249,7 @@ impl Body for SentBody {
         if let Poll::Ready(Some(Ok(frame))) = &frame
             && let Some(data) = frame.data_ref()
         {
-            self.progress.fetch_add(1, Relaxed);
+            self.progress.fetch_add(data.len() as u64, Relaxed);
             self.exchange.sent.fetch_add(data.len() as u64, Relaxed);
         }
         frame
@@ -269,11 +271,19 @@ struct ReceivedBody {
     idle: Duration,
     timer: Pin<Box<Sleep>>,
     exchange: Arc<Exchange>,
+    /// Noted when the body is dropped.
+    used: Option<ConnectionUse>,
 }
 
 impl ReceivedBody {
-    fn new(inner: Incoming, most: u64, idle: Duration, exchange: Arc<Exchange>) -> ReceivedBody {
-        ReceivedBody { inner, left: most, idle, timer: Box::pin(tokio::time::sleep(idle)), exchange }
+    fn new(
+        inner: Incoming,
+        most: u64,
+        idle: Duration,
+        exchange: Arc<Exchange>,
+        used: Option<ConnectionUse>,
+    ) -> ReceivedBody {
+        ReceivedBody { inner, left: most, idle, timer: Box::pin(tokio::time::sleep(idle)), exchange, used }
     }
 }
 
@@ -289,6 +299,9 @@ impl Body for ReceivedBody {
             Poll::Ready(Some(Ok(frame))) => {
                 let len = frame.data_ref().map_or(0, |data| data.len() as u64);
                 self.exchange.received.fetch_add(len, Relaxed);
+                if let Some(used) = &mut self.used {
+                    used.came(len);
+                }
                 let Some(left) = self.left.checked_sub(len) else {
                     let what = "the answer is longer than what was asked for".to_owned();
                     return Poll::Ready(Some(Err(broken(HttpErrorKind::Decode, what, false))));
