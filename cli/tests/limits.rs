@@ -72,6 +72,15 @@ fn many_files_need_few_descriptors() {
             good(&folder, &line);
         }
     }
+    // Too few for anything, and places that have no room for a pass.
+    for (limit, advice) in
+        [("-n 10", "raise the limit on open files (ulimit -n)"), ("-f 1", "raise the limit (ulimit -f)")]
+    {
+        let line = format!("ulimit {limit}; $D sort -m --batch-size=7 -T . s* -o none");
+        let (code, out, said) = shell(&folder, &line);
+        assert!(code == Some(2) && out.is_empty() && said.contains(advice), "{limit}: {code:?} {said}");
+        assert!(!folder.path("none").exists(), "{limit}");
+    }
     // Large files have pipes of their own, as long as there are descriptors for them.
     for i in 0..20 {
         good(&folder, &format!("seq {i} 20 900000 | sed s/^/x/ | sort > large{i}"));

@@ -22,13 +22,26 @@ PORT = 17070
 SECRETS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench-secret", "AWS_REGION": "us-east-1"}
 ENDPOINT = f"http://127.0.0.1:{PORT}"
 ENVIRONMENT = {**os.environ, **SECRETS, "AWS_ENDPOINT_URL": ENDPOINT, "AWS_ALLOW_HTTP": "true", "S3_ENDPOINT_URL": ENDPOINT}
-BOTO = """
+CLASSIC = """
 import sys, boto3
 from boto3.s3.transfer import TransferConfig
-kind, verb, key, path = sys.argv[1:]
-config = TransferConfig(preferred_transfer_client=kind)
+verb, key, path = sys.argv[1:]
+config = TransferConfig(preferred_transfer_client="classic")
 client = boto3.client("s3")
 client.download_file("box", key, path, Config=config) if verb == "get" else client.upload_file(path, "box", key, Config=config)
+"""
+# What `boto3.client("s3")` makes where CRT is preferred, but for `use_ssl`, which boto3 sets for every endpoint.
+CRT = """
+import os, sys, botocore.session
+from s3transfer.crt import BotocoreCRTCredentialsWrapper, BotocoreCRTRequestSerializer, CRTTransferManager, create_s3_crt_client
+verb, key, path = sys.argv[1:]
+session = botocore.session.get_session()
+region, endpoint = os.environ["AWS_REGION"], os.environ["AWS_ENDPOINT_URL"]
+credentials = BotocoreCRTCredentialsWrapper(session.get_credentials()).to_crt_credentials_provider()
+crt = create_s3_crt_client(region, credentials, use_ssl=False)
+serializer = BotocoreCRTRequestSerializer(session, {"region_name": region, "endpoint_url": endpoint})
+with CRTTransferManager(crt, serializer) as manager:
+    (manager.download("box", key, path) if verb == "get" else manager.upload(path, "box", key)).result()
 """
 
 
@@ -73,35 +86,72 @@ def main() -> None:
         time.sleep(2)
         jobs = contestants(chosen, folder)
         for group in jobs:
-            if chosen.only and chosen.only not in group:
+            if chosen.only and group not in chosen.only.split(","):
                 continue
-            compare(group, jobs[group], chosen.turns)
+            prepare(group, chosen, folder)
+            compare(group, jobs[group], chosen, folder)
     finally:
         server.terminate()
         server.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def fill(file: Path, size: int) -> None:
+    with file.open("wb") as out:
+        block = os.urandom(1 << 20)
+        for at in range(size >> 20):
+            out.write(at.to_bytes(8, "little") + block[8:])
+
+
+def prepare(group: str, chosen: argparse.Namespace, folder: Path) -> None:
+    """Make what a group needs, and remove what others left: all of it is memory."""
+    s5cmd, file = chosen.s5cmd, folder / "file"
+    subprocess.run([s5cmd, "rm", "s3://box/*"], env=ENVIRONMENT, capture_output=True)
+    (folder / "down").unlink(missing_ok=True)
+    if group == "sort":
+        run([chosen.dpipe, "gen", "lines", "--size", chosen.sort_bytes, str(file)])
+        run([s5cmd, "cp", str(file), "s3://box/lines"])
+    elif not file.exists() or group == "put":
+        fill(file, size_of(chosen.bytes))
+    if group in ("get", "memory"):
+        run([s5cmd, "cp", str(file), "s3://box/obj"])
+    if group != "put":
+        file.unlink()
+
+
+def between(group: str, chosen: argparse.Namespace, folder: Path) -> None:
+    """Remove what a client made."""
+    (folder / "down").unlink(missing_ok=True)
+    if group == "put":
+        subprocess.run([chosen.s5cmd, "rm", "s3://box/up"], env=ENVIRONMENT, capture_output=True)
+
+
+def verify(group: str, chosen: argparse.Namespace, folder: Path) -> None:
+    """Look at what a client made: its length, and the number in each of its blocks."""
+    made = {"get": folder / "down", "put": folder / "buckets" / "box" / "up"}.get(group)
+    if made is None:
+        return
+    size = size_of(chosen.bytes) >> 20
+    with made.open("rb") as bytes_of:
+        for at in range(size):
+            bytes_of.seek(at << 20)
+            if bytes_of.read(8) != at.to_bytes(8, "little"):
+                raise RuntimeError(f"{made}: block {at} is another one")
+    if made.stat().st_size != size << 20:
+        raise RuntimeError(f"{made}: {made.stat().st_size} bytes")
+
+
 def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, dict[str, list[str]]]:
     file, down = folder / "file", folder / "down"
     dpipe, s5cmd = chosen.dpipe, [chosen.s5cmd]
-    with file.open("wb") as out:
-        block = os.urandom(1 << 20)
-        for at in range(size_of(chosen.bytes) >> 20):
-            out.write(at.to_bytes(8, "little") + block[8:])
-    run([*s5cmd, "cp", str(file), "s3://box/obj"])
-    lines = folder / "lines"
-    run([dpipe, "gen", "lines", "--size", chosen.sort_bytes, str(lines)])
-    run([*s5cmd, "cp", str(lines), "s3://box/lines"])
-    lines.unlink()
-    boto = [sys.executable, "-c", BOTO]
+    classic, crt = ([sys.executable, "-c", program] for program in (CLASSIC, CRT))
     by_hand = (f"{chosen.s5cmd} cp s3://box/lines {folder}/in; {{sort}}; rm {folder}/in; {chosen.s5cmd} cp {folder}/out s3://box/sorted; rm {folder}/out")
     return {
         "get": {
             "dpipe copy s3://box/obj FILE": [dpipe, "copy", "s3://box/obj", str(down)],
             "s5cmd cp": [*s5cmd, "cp", "s3://box/obj", str(down)],
-            "boto3, classic": [*boto, "classic", "get", "obj", str(down)],
-            "boto3, crt": [*boto, "crt", "get", "obj", str(down)],
+            "boto3, classic": [*classic, "get", "obj", str(down)],
+            "boto3, crt": [*crt, "get", "obj", str(down)],
         },
         "memory": {
             "dpipe copy s3://box/obj dram:": [dpipe, "copy", "s3://box/obj", "dram:"],
@@ -109,8 +159,8 @@ def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, dict[str,
         "put": {
             "dpipe copy FILE s3://box/up": [dpipe, "copy", str(file), "s3://box/up"],
             "s5cmd cp": [*s5cmd, "cp", str(file), "s3://box/up"],
-            "boto3, classic": [*boto, "classic", "put", "up", str(file)],
-            "boto3, crt": [*boto, "crt", "put", "up", str(file)],
+            "boto3, classic": [*classic, "put", "up", str(file)],
+            "boto3, crt": [*crt, "put", "up", str(file)],
         },
         "sort": {
             "dpipe sort s3://box/lines -o s3://box/sorted -S 256M": [dpipe, "sort", "s3://box/lines", "-o", "s3://box/sorted", "-S", "256M", "-T", str(folder)],
@@ -120,14 +170,16 @@ def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, dict[str,
     }
 
 
-def compare(group: str, programs: dict[str, list[str]], turns: int) -> None:
+def compare(group: str, programs: dict[str, list[str]], chosen: argparse.Namespace, folder: Path) -> None:
     results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in programs}
-    for turn in range(turns + 1):
+    for turn in range(chosen.turns + 1):
         for name, words in programs.items():
-            if results[name] is None or "crt" in name:
+            if results[name] is None:
                 continue
+            between(group, chosen, folder)
             try:
                 result = run(words)
+                verify(group, chosen, folder)
             except RuntimeError as error:
                 print(f"failed: {name}: {error}", flush=True)
                 results[name] = None

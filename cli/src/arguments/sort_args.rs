@@ -472,7 +472,7 @@ impl SortArgs {
             (!self.options.keys.is_empty(), "-k"),
             (self.options.separator.is_some(), "-t"),
             (self.zero, "-z"),
-            (!self.options.modifiers.is_default(), "-bdfghiMnV"),
+            (!self.options.modifiers.is_default(), "-bdfghiMnRV"),
         ];
         match of_lines.iter().find(|(given, _)| *given) {
             Some((_, option)) => Err(trouble(format!("options '--{name}' and '{option}' are incompatible"))),

@@ -23,7 +23,7 @@ use crate::records::folded_lines::FoldedLines;
 use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::report::{SortReport, WaitReport};
 use crate::runs::packing::SpillCompression;
-use crate::runs::spill::{Spill, SpillFiles};
+use crate::runs::spill::{Spill, SpillFiles, advised};
 use crate::sink::Sink;
 use crate::sort_method::SortMethod;
 use crate::space::check_space;
@@ -246,7 +246,7 @@ enum Task {
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let (memory_bytes, threads) = (job.memory_bytes, job.threads.unwrap_or(job.max_threads) as u64);
     let span = datapipes_metrics::span!(Info, "sort", [memory_bytes = memory_bytes, threads = threads], empty: []);
-    let sorted = run_now(machine, job, task);
+    let sorted = run_now(machine, job, task).map_err(advised);
     span.ended(sorted.is_ok());
     sorted
 }

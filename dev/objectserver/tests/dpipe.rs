@@ -99,7 +99,8 @@ fn copies_between_files_and_objects() {
     assert!(text.contains(" MB/s") && text.contains("in parts of 8 MiB"), "{text}");
     let route = scene.succeeds(&["explain", "s3://box/data", "dram:"]);
     assert!(route.contains("object-get") && route.contains("never a cloud's"), "{route}");
-    scene.fails(&["copy", "s3://box/none", "x"], "404");
+    scene.fails(&["copy", "s3://box/none", "x"], "the bucket has no object of this key");
+    scene.fails(&["copy", "s3://no-box/none", "x"], "the bucket does not exist");
     scene.fails(&["copy", "s3://box/*", "x"], "several objects");
     assert!(!scene.folder.path("x").exists());
     assert_eq!(scene.server.unfinished(), 0);

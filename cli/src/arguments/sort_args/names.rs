@@ -113,7 +113,11 @@ pub(super) fn find_long(name: &[u8]) -> Result<(&'static str, Takes, u8), UsageE
     }
 }
 
-/// The value of a word or unambiguous abbreviation. GNU exits with 1 here, not with 2.
+/// The options of GNU sort that take words. It exits with 1 for a wrong one, not with 2. For options
+/// of ours, 1 would say with -c that the input is not in order.
+const GNU_WORDS: [&str; 2] = ["--sort", "--check"];
+
+/// The value of a word or unambiguous abbreviation.
 pub(super) fn find_word(word: &[u8], option: &str, words: &[(&str, u8)]) -> Result<u8, UsageError> {
     if let Some((_, value)) = words.iter().find(|(name, _)| name.as_bytes() == word) {
         return Ok(*value);
@@ -133,5 +137,5 @@ pub(super) fn find_word(word: &[u8], option: &str, words: &[(&str, u8)]) -> Resu
         message += &format!("'{name}'");
         last = *value;
     }
-    Err(UsageError { exit_code: 1, ..misuse(message) })
+    Err(UsageError { exit_code: if GNU_WORDS.contains(&option) { 1 } else { 2 }, ..misuse(message) })
 }

@@ -79,7 +79,11 @@ fn our_own_options() {
     for bad in ["", "0", "8:8", "8:4:5", "8:4:0", "a", "8:", "1:2:3:4", "99999999999999999999999"] {
         assert!(message(&[&format!("--records={bad}")]).contains("invalid --records argument"));
     }
-    assert_eq!(message(&["--u64", "-n"]), "dpipe sort: options '--u64' and '-bdfghiMnV' are incompatible");
+    // 1 would say with -c that the input is not in order.
+    for bad in ["--method=x", "--spill-order=x", "--spill-compression=x"] {
+        assert_eq!(parse_in(&["-c", bad], &[]).unwrap_err().exit_code, 2, "{bad}");
+    }
+    assert_eq!(message(&["--u64", "-n"]), "dpipe sort: options '--u64' and '-bdfghiMnRV' are incompatible");
     assert_eq!(message(&["--u64", "--f64"]), "dpipe sort: options '--u64' and '--f64' are incompatible");
     assert_eq!(parse(&["--u64", "--u64"]).format, Format::U64);
     for option in ["--report-html=x", "--report", "--json", "--explain"] {

@@ -80,7 +80,7 @@ fn a_server_that_is_far_gets_longer_ranges_and_parts() {
     };
     let (_proxy, far) = scene.behind(options(), |_| ProxyFault::Late(Duration::from_millis(150)));
     // Each of two connections has two ranges of 20 MiB. A part is bounded by the buffers.
-    assert_eq!(requests(&far), (4, 32 << 20));
+    assert_eq!(requests(&far), (4, 16 << 20));
     let near = scene.client_with(options());
     // The server reads an object when it is first asked for: a look at a small one says how far it is.
     scene.server.put("box", "small", b"x").unwrap();

@@ -97,6 +97,22 @@ pub(crate) struct Spill<'a> {
     pub(crate) keeper: Option<SpillFiles>,
 }
 
+/// What helps where runs find no room.
+fn room_advice() -> String {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(most) => format!("files of this process have {most} bytes at most: raise the limit (ulimit -f)"),
+        None => "name places with more room (`spill`), or give more memory (`memory_bytes`)".to_owned(),
+    }
+}
+
+/// An error of a sort, with what helps where its runs found no room, whoever asked for it.
+pub(crate) fn advised(error: Error) -> Error {
+    match (error.kind(), error.operation(), error.advice()) {
+        (ErrorKind::NoSpace, "stage", None) => error.with_advice(room_advice()),
+        _ => error,
+    }
+}
+
 impl<'a> Spill<'a> {
     pub(crate) fn new(
         machine: &'a Machine,
@@ -116,7 +132,7 @@ impl<'a> Spill<'a> {
         }
         let opened = self.machine.staging(self.places.clone(), self.order);
         let opened = opened.map_err(|e| match e.errno() {
-            Some(libc::EMFILE | libc::ENFILE) => e.with_advice("raise the limit on open files (ulimit -n)"),
+            Some(libc::EMFILE) => e,
             _ => e.with_advice("name writable directories, or other places (`spill`)"),
         })?;
         Ok(staging.insert(opened).clone())
@@ -138,11 +154,7 @@ impl<'a> Spill<'a> {
     pub(crate) fn reserve(&self, len: u64, control: &Control) -> Result<Run> {
         let _waits = control.waits_for(SortWait::Spill);
         let extent = self.staging()?.extent(len.next_multiple_of(GRAIN).max(GRAIN));
-        let advice = match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
-            Some(most) => format!("files of this process have {most} bytes at most: raise the limit (ulimit -f)"),
-            None => "name places with more room (`spill`), or give more memory (`memory_bytes`)".to_owned(),
-        };
-        let StagingExtent { offset, .. } = extent.map_err(|e| e.with_advice(advice))?;
+        let StagingExtent { offset, .. } = extent.map_err(|e| e.with_advice(room_advice()))?;
         Ok(Run { offset, len, ..Run::default() })
     }
 

@@ -130,9 +130,10 @@ impl Object {
             Some(len) => state.write_costs.piece_of(len, state.writes.level()),
             None => state.write_costs.piece(),
         };
-        let part_bytes = part_bytes(&state.options, needed, measured);
+        let least_buffers = options.writers.max(1).saturating_mul(2).saturating_add(2);
+        let part_bytes = part_bytes(&state.options, needed, measured, least_buffers as u64);
         let buffers = usize::try_from(state.options.buffered_bytes / part_bytes).unwrap_or(usize::MAX);
-        let max_buffers = buffers.max(options.writers.saturating_mul(2).saturating_add(2));
+        let max_buffers = buffers.max(least_buffers);
         let upload = Arc::new(Upload::new(Parts::new(part_bytes, max_buffers, MAX_PARTS), options.only_new));
         let facts = PlaceFacts {
             kind: "object",
@@ -268,10 +269,10 @@ fn needed_part_bytes(expected: Option<u64>) -> std::result::Result<u64, String> 
     Ok(needed)
 }
 
-/// Bytes of a part, where requests make `measured` worth it.
-fn part_bytes(options: &ObjectOptions, needed: u64, measured: u64) -> u64 {
-    // Two parts fit what may be put together in memory.
-    let usual = options.part_bytes.unwrap_or(measured.min(options.buffered_bytes / 2).max(USUAL_PIECE));
+/// Bytes of a part, where requests make `measured` worth it and so many buffers are needed.
+fn part_bytes(options: &ObjectOptions, needed: u64, measured: u64, buffers: u64) -> u64 {
+    // A longer part takes no more memory than was allowed.
+    let usual = options.part_bytes.unwrap_or(measured.min(options.buffered_bytes / buffers.max(1)).max(USUAL_PIECE));
     usual.max(needed).clamp(MIN_PART, MAX_PART)
 }
 
@@ -316,14 +317,14 @@ mod tests {
     #[test]
     fn parts_are_as_long_as_the_object_needs() {
         let of = |part: Option<u64>, len: Option<u64>, measured: u64| {
-            needed_part_bytes(len)
-                .map(|needed| super::part_bytes(&ObjectOptions::default().part_bytes(part), needed, measured))
+            let options = ObjectOptions::default().part_bytes(part);
+            needed_part_bytes(len).map(|needed| super::part_bytes(&options, needed, measured, 4))
         };
         assert_eq!(of(None, None, 8 << 20), Ok(8 << 20));
         assert_eq!(of(Some(5 << 20), Some(1), 64 << 20), Ok(5 << 20));
         assert_eq!(of(None, Some(1 << 40), 8 << 20), Ok(105 << 20));
         assert_eq!(of(None, Some(1), 16 << 20), Ok(16 << 20));
-        assert_eq!(of(None, None, 64 << 20), Ok(32 << 20), "two fit 64 MiB of buffers");
+        assert_eq!(of(None, None, 64 << 20), Ok(16 << 20), "four fit 64 MiB of buffers");
         assert!(of(None, Some(u64::MAX), 8 << 20).is_err());
     }
 }

@@ -52,6 +52,8 @@ impl Pinned {
                     let Some(pause) = attempts.after(&error) else {
                         return match status(&error) {
                             Some(400 | 401 | 403 | 405 | 501) => Pinned::by_its_first_byte(store, &error, name).await,
+                            // Whether the object is missing, or its bucket.
+                            Some(404) if !store.is_web() => Pinned::by_its_first_byte(store, &error, name).await,
                             _ => Err(failed("open", name, &error, &store.secrets)),
                         };
                     };

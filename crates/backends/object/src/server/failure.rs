@@ -98,6 +98,7 @@ impl ServerRefusal {
                 Some("the bucket is in another region: set AWS_REGION")
             }
             (_, "NoSuchBucket") => Some("the bucket does not exist at this endpoint"),
+            (_, "NoSuchKey") => Some("the bucket has no object of this key: check its spelling"),
             (401 | 403, _) => Some("check the credentials and the permissions of the bucket"),
             (429 | 503, _) => Some("the server is overloaded: try later, or with fewer connections"),
             (301 | 302 | 307 | 308, _) => Some("the bucket is in another region, or at another endpoint"),
