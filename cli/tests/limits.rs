@@ -72,14 +72,17 @@ fn many_files_need_few_descriptors() {
             good(&folder, &line);
         }
     }
-    // Too few for anything, and places that have no room for a pass.
-    for (limit, advice) in
-        [("-n 10", "raise the limit on open files (ulimit -n)"), ("-f 1", "raise the limit (ulimit -f)")]
-    {
-        let line = format!("ulimit {limit}; $D sort -m --batch-size=7 -T . s* -o none");
-        let (code, out, said) = shell(&folder, &line);
-        assert!(code == Some(2) && out.is_empty() && said.contains(advice), "{limit}: {code:?} {said}");
-        assert!(!folder.path("none").exists(), "{limit}");
+    // Too few for anything, and a place that has no room for a pass.
+    let mut cases = vec![("ulimit -n 10; $D sort -m -T . s* -o none", "raise the limit on open files (ulimit -n)")];
+    let mounts = "mkdir few && unshare -m bash -c 'mount -t tmpfs -o size=1M tmpfs few && ";
+    let full = format!("{mounts}$D sort -m --batch-size=7 -T few s* -o none'");
+    if is_root() && on_path("unshare") {
+        cases.push((&full, "name places with more room (-T), or give more memory (-S)"));
+    }
+    for (line, advice) in cases {
+        let (code, out, said) = shell(&folder, line);
+        assert!(code == Some(2) && out.is_empty() && said.contains(advice), "{line}: {code:?} {said}");
+        assert!(!folder.path("none").exists(), "{line}");
     }
     // Large files have pipes of their own, as long as there are descriptors for them.
     for i in 0..20 {
@@ -151,11 +154,45 @@ fn an_input_that_is_cut_before_its_turn_is_an_error() {
     good(&folder, "mkfifo pipe; seq 400000 | sort > whole; seq 9 > old; cp old sorted");
     for options in ["-S 16M -T .", "-S 64M", "-m", "-m -u", "-n", "-u -r"] {
         for bytes in [0, 1000, 1_500_000] {
-            let cut = format!("cp whole cut; (exec 3> pipe; truncate -s {bytes} cut; seq 9 >&3) &");
-            let (code, _, said) = shell(&folder, &format!("{cut} $D sort {options} pipe cut -o sorted"));
-            assert!(code == Some(2) && said.contains("end of file"), "{options}, {bytes}: {code:?} {said}");
-            good(&folder, "wait; cmp sorted old");
+            // What the pipe gives is less than what is cut, or more.
+            for given in ["seq 9", "cat whole whole"] {
+                let cut = format!("cp whole cut; (exec 3> pipe; truncate -s {bytes} cut; {given} >&3) &");
+                let (code, _, said) = shell(&folder, &format!("{cut} $D sort {options} pipe cut -o sorted"));
+                assert!(code == Some(2) && said.contains("end of file"), "{options}, {bytes}: {code:?} {said}");
+                assert!(said.contains("cut: it had ") && said.contains("sort again"), "{options}, {bytes}: {said}");
+                good(&folder, "wait; cmp sorted old");
+            }
         }
+    }
+    // Short files, whose last lines get terminators, which are no bytes of theirs.
+    good(&folder, "mkdir short; for i in $(seq 300); do printf 'line %09d' $i > short/$i; done");
+    for options in ["", "-m", "-m --batch-size=16", "-u"] {
+        let cut = "printf 'line %09d' 7 > short/7; (exec 3> pipe; truncate -s 0 short/7; seq 9 >&3) &";
+        let (code, _, said) = shell(&folder, &format!("{cut} $D sort {options} pipe short/* -o sorted"));
+        assert!(code == Some(2) && said.contains("short/7: it had 14 bytes"), "{options}: {code:?} {said}");
+        good(&folder, "wait; cmp sorted old");
+    }
+    // A file that grows is no error, whoever writes it.
+    let grows = "seq 9 > log; (exec 3> pipe; seq 5 >> log; true >&3) &";
+    assert_eq!(good(&folder, &format!("{grows} $D sort pipe log | wc -l")).trim(), "14");
+}
+
+/// Between the look at its length and the read: a debugger holds the program there.
+#[test]
+fn a_small_input_that_is_cut_while_it_is_read_is_an_error() {
+    if !on_path("strace") {
+        println!("SKIPPED: a small input that is cut while it is read is an error: strace is not there");
+        return;
+    }
+    let folder = folder();
+    let holds = "strace -o /dev/null -f -P $PWD/small -e trace=read,pread64 \
+                 -e inject=read,pread64:delay_enter=400000:when=1";
+    for (job, bytes) in [("sort small", 24), ("sort small", 0), ("sort -n small", 24), ("sort -c small", 24)] {
+        good(&folder, "seq 10000 19999 > small");
+        let line = format!("(sleep 0.2; truncate -s {bytes} small) & {holds} $D {job}");
+        let (code, out, said) = shell(&folder, &line);
+        assert!(code == Some(2) && out.is_empty(), "{job}, {bytes}: {code:?} {out} {said}");
+        assert!(said.contains("it had 60000 bytes"), "{job}, {bytes}: {said}");
     }
 }
 

@@ -199,7 +199,7 @@ fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<(
             SmallStandardInput::Other(begun) => return Ok(Some((output, Some(begun)))),
         },
         names if names.iter().any(|name| name == "-") => None,
-        names => SmallInput::read(format(parsed), memory, names.iter().map(Path::new)),
+        names => SmallInput::read(format(parsed), memory, names.iter().map(Path::new))?,
     };
     let Some(input) = input else { return Ok(Some((output, None))) };
     let streams = matches!(output, Output::Stream { .. });

@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use crate::arguments::units;
 
+/// The name of connections that are not told apart.
+pub(crate) const OTHERS: &str = "others";
+
 /// What one connection carried.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ConnectionAccount {
@@ -87,14 +90,16 @@ impl fmt::Display for ObjectAccount {
         )?;
         let bytes = |one: &ConnectionAccount| one.received_bytes.saturating_add(one.sent_bytes);
         // Those that carried next to nothing have no rate worth a word.
-        let most = self.connections.values().map(bytes).max().unwrap_or(0);
+        let others = self.connections.contains_key(OTHERS);
+        let apart = || self.connections.iter().filter(|(ends, _)| *ends != OTHERS).map(|(_, one)| one);
+        let most = apart().map(bytes).max().unwrap_or(0);
         let carried = |one: &&ConnectionAccount| bytes(one) >= (most / 16).max(1);
-        let mut rates: Vec<u64> =
-            self.connections.values().filter(carried).map(|one| one.bytes_per_second as u64).collect();
+        let mut rates: Vec<u64> = apart().filter(carried).map(|one| one.bytes_per_second as u64).collect();
         rates.sort_unstable();
         if let (Some(least), Some(best)) = (rates.first(), rates.last()) {
             let [least, best] = [least, best].map(|rate| units::rate(*rate, 1.0));
             match rates.len() {
+                count if others => write!(f, ", on more than {count} connections at {least} to {best} each")?,
                 1 => write!(f, ", on a connection at {best}")?,
                 count => write!(f, ", on {count} connections at {least} to {best} each")?,
             }

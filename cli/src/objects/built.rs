@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use datapipes::object::{ConnectionReport, CreateOptions, Object, ObjectAddress, ObjectClient, escaped_key};
 use datapipes::{Endpoint, Locator, Result};
 
-use super::account::{ConnectionAccount, ObjectAccount};
+use super::account::{ConnectionAccount, OTHERS, ObjectAccount};
 use crate::system::{signals, standard_streams};
 
 /// Pieces of a new object that are written at once.
@@ -38,7 +38,7 @@ impl ObjectAccess {
             stops.stop();
             if IS_PUBLISHING.load(SeqCst) {
                 // Whether anybody reads it changes nothing.
-                standard_streams::note(b"dpipe: an object is being published: the server's answer is waited for\n");
+                standard_streams::note(b"dpipe: an object is being completed: if it was published already, the server's answer is waited for\n");
             }
         })?;
         Ok(ObjectAccess(client))
@@ -111,7 +111,13 @@ impl AnyObject {
         IS_PUBLISHING.store(true, SeqCst);
         let published = self.0.publish(len);
         IS_PUBLISHING.store(false, SeqCst);
-        published?;
+        if let Err(error) = published {
+            // A stop before the request that publishes leaves what was there. The error says so.
+            if !error.to_string().contains("published") {
+                signals::undo_says(format!("{} is as it was before", self.0.address()));
+            }
+            return Err(error);
+        }
         signals::undo_says(format!("{} is published", self.0.address()));
         Ok(())
     }
@@ -154,7 +160,7 @@ impl AnyObject {
                 busy_seconds: one.busy.as_secs_f64(),
                 bytes_per_second: one.bytes_per_second(),
             };
-            (ends.unwrap_or_else(|| "others".to_owned()), account)
+            (ends.unwrap_or_else(|| OTHERS.to_owned()), account)
         };
         ObjectAccount {
             address: self.0.address().to_string(),

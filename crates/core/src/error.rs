@@ -117,12 +117,13 @@ impl Error {
             .with_advice("ask for no more than the source holds")
     }
 
-    /// Makes the error of a failed system call. The kind follows from the errno, and the advice where
-    /// it is the same for every call.
+    /// Makes the error of a failed system call. The kind follows from the errno, and the advice
+    /// where it is the same for every call.
     pub fn os(operation: &'static str, errno: i32, context: impl Into<String>) -> Self {
         let error = Error::new(kind_of(errno), operation, context).with_errno(errno);
         match errno {
             libc::EMFILE => error.with_advice("raise the limit on open files (ulimit -n)"),
+            libc::EFBIG => error.with_advice("raise the limit on the length of files (ulimit -f)"),
             _ => error,
         }
     }

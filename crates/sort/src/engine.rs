@@ -9,6 +9,7 @@ use datapipes_core::{
 };
 
 use crate::control::Control;
+use crate::cut::CUT_ADVICE;
 use crate::input::Input;
 use crate::long::{self, LongLines};
 use crate::memory::blocks::{ALIGN, OrderedStream};
@@ -81,8 +82,7 @@ impl<'a, L: Layout> Engine<'a, L> {
             return Ok(());
         }
         let context = format!("the inputs had {} bytes at the beginning, but gave only {bytes}", self.least);
-        Err(Error::new(ErrorKind::EndOfFile, "read", context)
-            .with_advice("sort again while no other program shortens one of them"))
+        Err(Error::new(ErrorKind::EndOfFile, "read", context).with_advice(CUT_ADVICE))
     }
 
     pub(crate) fn new(

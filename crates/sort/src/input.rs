@@ -12,6 +12,7 @@ use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, Pipe, Result,
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 
 use crate::control::{Control, MIN_UNDER_WAY, count, is_of_file, limit_under_way};
+use crate::cut::cut;
 use crate::place::InputPlace;
 use crate::report::{MovementRole, Movements, StreamEnd};
 use crate::stoppable::StoppableFile;
@@ -76,6 +77,9 @@ pub enum Input {
     Deferred {
         /// The path.
         path: PathBuf,
+        /// The least bytes that it must give: its length when it was taken, where what the system
+        /// says of it can be relied on, else 0.
+        least: u64,
     },
     /// A place that a pipe reads, such as an object in a bucket.
     Place(InputPlace),
@@ -103,20 +107,28 @@ impl Input {
     /// The same as for [`open`](Self::open), as far as they can be known without opening the path.
     pub fn deferred(path: &Path) -> Result<Input> {
         let standard = path == Path::new("-");
-        let kind = if standard {
+        let (stat, from) = if standard {
             let stdin = rustix::fs::fstat(rustix::stdio::stdin());
-            FileType::from_raw_mode(stdin.map_err(|e| cannot_open(e.into(), Path::new("standard input")))?.st_mode)
+            let stat = stdin.map_err(|e| cannot_open(e.into(), Path::new("standard input")))?;
+            (stat, rustix::fs::tell(rustix::stdio::stdin()).unwrap_or(0))
         } else {
             let stat = rustix::fs::stat(path).map_err(|e| cannot_open(e.into(), path))?;
             let readable = rustix::fs::accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS);
             readable.map_err(|e| cannot_open(e.into(), path))?;
-            FileType::from_raw_mode(stat.st_mode)
+            (stat, 0)
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let least = match kind {
+            FileType::RegularFile if stat.st_blocks > 0 => {
+                u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(from)
+            }
+            _ => 0,
         };
         match kind {
             FileType::Directory => Err(Error::os("read", libc::EISDIR, path.display().to_string())),
             // Only an open block device tells its length.
             FileType::BlockDevice => Input::open(path),
-            _ => Ok(Input::Deferred { path: path.to_path_buf() }),
+            _ => Ok(Input::Deferred { path: path.to_path_buf(), least }),
         }
     }
 
@@ -164,7 +176,7 @@ impl Input {
                 let context = format!("{}: it is no stream that ends by itself", self.name().display());
                 Err(Error::new(ErrorKind::InvalidInput, "open", context))
             }
-            Input::Deferred { path } => Input::open(&path)?.into_file(),
+            Input::Deferred { path, .. } => Input::open(&path)?.into_file(),
             Input::Place(place) => {
                 let context = format!("{}: it is no file", place.name().display());
                 Err(Error::new(ErrorKind::InvalidInput, "open", context))
@@ -182,7 +194,7 @@ impl Input {
     /// Returns a copy to try again with if opening fails; `None` for an input that is open already.
     fn again(&self) -> Option<Input> {
         match self {
-            Input::Deferred { path } => Some(Input::Deferred { path: path.clone() }),
+            Input::Deferred { path, least } => Some(Input::Deferred { path: path.clone(), least: *least }),
             Input::Range { ssd, from, to } => Some(Input::Range { ssd: ssd.clone(), from: *from, to: *to }),
             Input::Place(place) => Some(Input::Place(place.clone())),
             Input::File { .. }
@@ -199,8 +211,8 @@ impl Input {
             Input::Memory { .. } => Err(rustix::io::Errno::BADF),
             Input::File { ssd, .. } | Input::Range { ssd, .. } => rustix::fs::fstat(ssd.file().cached_fd()),
             Input::Stream { fd, .. } | Input::Begun { fd, .. } | Input::Counted { fd, .. } => rustix::fs::fstat(fd),
-            Input::Deferred { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
-            Input::Deferred { path } => rustix::fs::stat(path),
+            Input::Deferred { path, .. } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
+            Input::Deferred { path, .. } => rustix::fs::stat(path),
             Input::Place(_) => Err(rustix::io::Errno::NOTSUP),
         }
     }
@@ -209,7 +221,7 @@ impl Input {
     pub fn is_short_file(&self) -> bool {
         match self {
             Input::File { ssd, from } => ssd.len().is_ok_and(|len| len.saturating_sub(*from) < SMALL),
-            Input::Deferred { path } if path != Path::new("-") => {
+            Input::Deferred { path, .. } if path != Path::new("-") => {
                 std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() < SMALL)
             }
             _ => false,
@@ -224,10 +236,10 @@ impl Input {
             Input::Stream { fd, .. } | Input::Begun { fd, .. } | Input::Counted { fd, .. } => {
                 rustix::fs::fstat(fd).map(|stat| kind(stat.st_mode))
             }
-            Input::Deferred { path } if path == Path::new("-") => {
+            Input::Deferred { path, .. } if path == Path::new("-") => {
                 rustix::fs::fstat(rustix::stdio::stdin()).map(|stat| kind(stat.st_mode))
             }
-            Input::Deferred { path } => rustix::fs::stat(path).map(|stat| kind(stat.st_mode)),
+            Input::Deferred { path, .. } => rustix::fs::stat(path).map(|stat| kind(stat.st_mode)),
         };
         !kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::BlockDevice))
     }
@@ -240,8 +252,8 @@ impl Input {
             | Input::Stream { name, .. }
             | Input::Begun { name, .. }
             | Input::Counted { name, .. } => name,
-            Input::Deferred { path } if path == Path::new("-") => Path::new("standard input"),
-            Input::Deferred { path } => path,
+            Input::Deferred { path, .. } if path == Path::new("-") => Path::new("standard input"),
+            Input::Deferred { path, .. } => path,
             Input::Place(place) => place.name(),
         }
     }
@@ -265,27 +277,24 @@ impl Input {
             // How many follow those that were read is not known.
             Input::Begun { .. } => Ok(None),
             Input::Stream { name, fd } => rustix::fs::fstat(fd).map(regular).map_err(|e| cannot_open(e.into(), name)),
-            Input::Deferred { path } if path == Path::new("-") => {
+            Input::Deferred { path, .. } if path == Path::new("-") => {
                 let stdin = rustix::stdio::stdin();
                 let len = rustix::fs::fstat(stdin).map(regular).map_err(|e| cannot_open(e.into(), self.name()))?;
                 let from = rustix::fs::tell(stdin).unwrap_or(0);
                 Ok(len.map(|len| len.saturating_sub(from)))
             }
-            Input::Deferred { path } => rustix::fs::stat(path).map(regular).map_err(|e| cannot_open(e.into(), path)),
+            Input::Deferred { path, .. } => {
+                rustix::fs::stat(path).map(regular).map_err(|e| cannot_open(e.into(), path))
+            }
         }
     }
 
     /// The least number of bytes that it must give: its length, where what the system says of it
     /// can be relied on.
     pub(crate) fn least_len(&self) -> Result<u64> {
-        let stat = match self {
-            Input::Stream { .. } | Input::Begun { .. } => return Ok(0),
-            Input::Deferred { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
-            Input::Deferred { path } => rustix::fs::stat(path),
-            _ => return Ok(self.len()?.unwrap_or(0)),
-        };
-        match stat.map_err(|e| cannot_open(e.into(), self.name()))?.st_blocks {
-            0 => Ok(0),
+        match self {
+            Input::Stream { .. } | Input::Begun { .. } => Ok(0),
+            Input::Deferred { least, .. } => Ok(*least),
             _ => Ok(self.len()?.unwrap_or(0)),
         }
     }
@@ -305,12 +314,12 @@ impl Input {
                 memory.memory().read(0, &mut buffer[..len]).ok().map(|()| len)
             }
             Input::Stream { .. } | Input::Begun { .. } | Input::Counted { .. } => None,
-            Input::Deferred { path } if path == Path::new("-") => {
+            Input::Deferred { path, .. } if path == Path::new("-") => {
                 let stdin = rustix::stdio::stdin();
                 let from = rustix::fs::tell(stdin).ok()?;
                 rustix::io::pread(stdin, buffer, from).ok()
             }
-            Input::Deferred { path } => {
+            Input::Deferred { path, .. } => {
                 // To sample a named pipe it would have to be opened, and that waits for its writer.
                 let regular = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
                 let file = regular.then(|| File::open(path).ok()).flatten()?;
@@ -357,13 +366,21 @@ impl Opened {
         (small, what): (u64, SortWait),
         control: &Control,
     ) -> Result<Opened> {
-        let stream = |file, name| Ok(Opened::Stream(StoppableFile::new(file, name, control)));
+        let stream = |file, name, least| Ok(Opened::Stream(StoppableFile::new(file, name, control).at_least(least)));
+        let least = match input {
+            Input::Deferred { least, .. } => least,
+            _ => 0,
+        };
         let input = match input {
-            Input::Deferred { path } if path != Path::new("-") => {
+            Input::Deferred { path, .. } if path != Path::new("-") => {
                 let file = StoppableFile::open(&path, what, control)?;
                 let meta = file.metadata().map_err(|e| cannot_open(e, &path))?;
+                if meta.is_file() && meta.len() < least {
+                    return Err(cut(&path, least, meta.len()));
+                }
                 if meta.is_file() && meta.len() < small {
-                    return stream(file, path);
+                    let said = if says_its_length(&meta) { meta.len() } else { 0 };
+                    return stream(file, path, said.max(least));
                 }
                 Input::from_file(file, &path)?
             }
@@ -400,11 +417,14 @@ impl Opened {
             }
             other => {
                 let name = other.name().to_path_buf();
-                return stream(other.into_file()?, name);
+                return stream(other.into_file()?, name, least);
             }
         };
         let name = ssd.path().to_path_buf();
         let to = ssd.len()?.max(from);
+        if to - from < least {
+            return Err(cut(&name, least, to - from));
+        }
         if to - from >= small || ssd.file().is_block_device() {
             let constraints = Constraints::default().typical_len(to - from);
             match machine.connect_with(&ssd, memory, &constraints) {
@@ -414,7 +434,7 @@ impl Opened {
                 Err(e) => return Err(e),
             }
         }
-        stream(Input::File { ssd, from }.into_file()?, name)
+        stream(Input::File { ssd, from }.into_file()?, name, to - from)
     }
 }
 

@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod control;
+mod cut;
 mod distribute;
 mod engine;
 mod feeding;

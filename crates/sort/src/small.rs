@@ -21,6 +21,7 @@ use std::time::Instant;
 use datapipes_core::{Error, FileMode, OutputFile, Result};
 
 use crate::control::Control;
+use crate::cut::cut;
 use crate::form::slot_sorter::SlotSorter;
 use crate::input::{Input, says_its_length};
 use crate::job::RecordFormat;
@@ -89,20 +90,24 @@ struct Sorted {
 
 impl SmallInput {
     /// Reads files if all are regular files and together small, in a memory budget of so many
-    /// bytes. Otherwise, and where anything about them is wrong, nothing has changed, and
+    /// bytes. Otherwise, and where anything else about them is wrong, nothing has changed, and
     /// [`sort`](crate::sort) does them or says what is wrong.
+    ///
+    /// # Errors
+    /// `EndOfFile` if a file is cut while it is read.
     pub fn read<'p>(
         format: RecordFormat,
         memory_bytes: u64,
         paths: impl IntoIterator<Item = &'p Path>,
-    ) -> Option<SmallInput> {
+    ) -> Result<Option<SmallInput>> {
         let mut small = SmallInput::empty(format, memory_bytes);
         for path in paths {
             let start = small.bytes.len();
-            small.append(path)?;
-            small.end_source(start)?;
+            if small.append(path)?.and_then(|()| small.end_source(start)).is_none() {
+                return Ok(None);
+            }
         }
-        Some(small)
+        Ok(Some(small))
     }
 
     /// Reads the standard input to its end if it is a small regular file or a pipe of which few
@@ -110,7 +115,7 @@ impl SmallInput {
     /// part of the [`Input`] that is returned. This waits for whoever writes to the pipe.
     ///
     /// # Errors
-    /// The standard input is closed.
+    /// The standard input is closed; `EndOfFile` if it is a file that is cut while it is read.
     pub fn read_standard_input(format: RecordFormat, memory_bytes: u64) -> Result<SmallStandardInput> {
         let mut small = SmallInput::empty(format, memory_bytes);
         let other = || Input::deferred(Path::new("-")).map(SmallStandardInput::Other);
@@ -118,7 +123,7 @@ impl SmallInput {
         let Ok(file) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return other() };
         let Ok(meta) = file.metadata() else { return other() };
         if meta.is_file() {
-            return match small.append_open(&file, &meta).and_then(|()| small.end_source(0)) {
+            return match small.append_open(&file, &meta)?.and_then(|()| small.end_source(0)) {
                 Some(()) => Ok(SmallStandardInput::Small(small)),
                 None => other(),
             };
@@ -190,35 +195,38 @@ impl SmallInput {
     }
 
     /// Appends the bytes of a file, if it is a regular one and there is room for it.
-    fn append(&mut self, path: &Path) -> Option<()> {
+    fn append(&mut self, path: &Path) -> Result<Option<()>> {
         // Opening a named pipe would have an effect. So would reading some files that do not say
         // their length: what was read from them is gone, and the ordinary way would miss it.
         let fits = |meta: &Metadata, room: usize| meta.is_file() && says_its_length(meta) && meta.len() <= room as u64;
-        let room = self.max_bytes.checked_sub(self.bytes.len())?;
-        if !fits(&std::fs::metadata(path).ok()?, room) {
-            return None;
-        }
+        let Some(room) = self.max_bytes.checked_sub(self.bytes.len()) else { return Ok(None) };
+        let Some(before) = std::fs::metadata(path).ok().filter(|meta| fits(meta, room)) else { return Ok(None) };
         let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
-        let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
-        let meta = file.metadata().ok()?;
-        if !fits(&meta, room) {
-            return None;
+        let Ok(file) = File::options().read(true).custom_flags(flags).open(path) else { return Ok(None) };
+        let Ok(meta) = file.metadata() else { return Ok(None) };
+        let least = before.len().max(meta.len());
+        if meta.is_file() && meta.len() < before.len() {
+            return Err(cut(path, least, meta.len()));
         }
         // One byte for a terminator, and one to see that the file ends.
-        self.bytes.try_reserve(meta.len() as usize + 2).ok()?;
-        let read = (&file).take(room as u64 + 1).read_to_end(&mut self.bytes).ok()?;
-        (read <= room).then_some(())
+        if !fits(&meta, room) || self.bytes.try_reserve(meta.len() as usize + 2).is_err() {
+            return Ok(None);
+        }
+        let Ok(read) = (&file).take(room as u64 + 1).read_to_end(&mut self.bytes) else { return Ok(None) };
+        if (read as u64) < least {
+            return Err(cut(path, least, read as u64));
+        }
+        Ok((read <= room).then_some(()))
     }
 
     /// Appends the bytes of an open file from its offset on, if there is room for them. The offset
     /// stays as it is.
-    fn append_open(&mut self, file: &File, meta: &Metadata) -> Option<()> {
-        let from = rustix::fs::tell(file).ok()?;
-        let len = usize::try_from(meta.len().saturating_sub(from)).ok()?;
-        if !says_its_length(meta) || len > self.max_bytes {
-            return None;
+    fn append_open(&mut self, file: &File, meta: &Metadata) -> Result<Option<()>> {
+        let Ok(from) = rustix::fs::tell(file) else { return Ok(None) };
+        let Ok(len) = usize::try_from(meta.len().saturating_sub(from)) else { return Ok(None) };
+        if !says_its_length(meta) || len > self.max_bytes || self.bytes.try_reserve(len + 2).is_err() {
+            return Ok(None);
         }
-        self.bytes.try_reserve(len + 2).ok()?;
         // One byte more, to see that the file ends.
         self.bytes.resize(len + 1, 0);
         let mut read = 0;
@@ -227,12 +235,15 @@ impl SmallInput {
                 Ok(0) => break,
                 Ok(more) => read += more,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return None,
+                Err(_) => return Ok(None),
             }
+        }
+        if read < len {
+            return Err(cut(Path::new("standard input"), len as u64, read as u64));
         }
         self.bytes.truncate(read);
         self.source = Source::File { end: from + read as u64 };
-        (read <= len).then_some(())
+        Ok((read <= len).then_some(()))
     }
 
     /// Sorts the records into the output. `unique` keeps the first of records with the same key.

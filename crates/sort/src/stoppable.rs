@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::control::Control;
+use crate::cut::cut;
 use crate::waits::SortWait;
 
 /// How often a thread that waits looks whether the sort was asked to stop, in nanoseconds.
@@ -57,13 +58,27 @@ pub(crate) struct StoppableFile {
     before: (Vec<u8>, usize),
     /// Bytes that are still to come, where their number is known.
     left: Option<u64>,
+    /// Bytes that were read, and the least that must be.
+    read: u64,
+    least: u64,
 }
 
 impl StoppableFile {
     /// Takes a file whose flags other processes may share.
     pub(crate) fn new(file: File, name: PathBuf, control: &Control) -> StoppableFile {
         let (file, waiting) = without_waits(file);
-        StoppableFile { file, name, waiting, control: control.clone(), before: (Vec::new(), 0), left: None }
+        StoppableFile::with(file, name, waiting, control)
+    }
+
+    fn with(file: File, name: PathBuf, waiting: Waiting, control: &Control) -> StoppableFile {
+        let (before, control) = ((Vec::new(), 0), control.clone());
+        StoppableFile { file, name, waiting, control, before, left: None, read: 0, least: 0 }
+    }
+
+    /// That it ends before so many bytes is an error: it was cut.
+    pub(crate) fn at_least(mut self, least: u64) -> StoppableFile {
+        self.least = least;
+        self
     }
 
     /// Reads these bytes first, which were read from the file before.
@@ -82,7 +97,7 @@ impl StoppableFile {
     pub(crate) fn own(pipe: File, name: PathBuf, control: &Control) -> StoppableFile {
         let set = rustix::io::ioctl_fionbio(&pipe, true);
         let waiting = set.map_or(Waiting::Polled { most: PIPE_BUF }, |()| Waiting::NonBlocking);
-        StoppableFile { file: pipe, name, waiting, control: control.clone(), before: (Vec::new(), 0), left: None }
+        StoppableFile::with(pipe, name, waiting, control)
     }
 
     /// Whether another program, or a person, may keep its reader or writer waiting.
@@ -148,6 +163,10 @@ impl StoppableFile {
                 return Err(Error::new(ErrorKind::EndOfFile, "read", context));
             }
             *left -= len as u64;
+        }
+        self.read += len as u64;
+        if len == 0 && self.read < self.least {
+            return Err(cut(&self.name, self.least, self.read));
         }
         Ok(len)
     }

@@ -22,7 +22,7 @@ fn read(format: &RecordFormat, paths: &[PathBuf]) -> Option<SmallInput> {
 }
 
 fn read_in(memory_bytes: u64, format: &RecordFormat, paths: &[PathBuf]) -> Option<SmallInput> {
-    SmallInput::read(format.clone(), memory_bytes, paths.iter().map(PathBuf::as_path))
+    SmallInput::read(format.clone(), memory_bytes, paths.iter().map(PathBuf::as_path)).unwrap()
 }
 
 fn sort_small(input: SmallInput, output: &Path, unique: bool) -> SortReport {

@@ -174,7 +174,7 @@ fn a_small_sort_that_waits_for_its_output_is_stopped() {
     let input = folder.put("in/a", &Random(seed(481)).bytes(9000 * 100));
     for (name, (output, kept)) in silent_outputs(&folder) {
         let control = Control::default();
-        let small = datapipes_sort::SmallInput::read(FORMAT, 64 << 20, [input.as_path()]).unwrap();
+        let small = datapipes_sort::SmallInput::read(FORMAT, 64 << 20, [input.as_path()]).unwrap().unwrap();
         let stops = control.clone();
         let sorting = std::thread::spawn(move || small.sort_into(output, false, &stops).map(|_| ()));
         std::thread::sleep(Duration::from_millis(40));

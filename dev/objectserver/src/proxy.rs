@@ -45,6 +45,8 @@ pub enum ProxyFault {
     DamageRequest(usize),
     /// The server does not see the request: this status and code of S3 is the answer.
     Refuse(u16, String),
+    /// The server carries the request out, and this status and code of S3 is the answer.
+    RefuseAfter(u16, String),
     /// The server does not see the request, and the connection stays open.
     Swallow,
     /// The answer is only its first bytes, and the connection stays open.
@@ -182,6 +184,11 @@ fn serve(
     let mut answer_body = answer_body.to_vec();
     match fault {
         ProxyFault::LoseAnswer => return Ok(()),
+        ProxyFault::RefuseAfter(status, code) => {
+            let xml = format!("<Error><Code>{code}</Code></Error>");
+            let len = xml.len();
+            write!(client, "HTTP/1.1 {status} X\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{xml}")?;
+        }
         ProxyFault::CutAnswer(at) => {
             client.write_all(answer_head)?;
             client.write_all(&answer_body[..at.min(answer_body.len())])?;

@@ -113,8 +113,8 @@ pub(super) fn find_long(name: &[u8]) -> Result<(&'static str, Takes, u8), UsageE
     }
 }
 
-/// The options of GNU sort that take words. It exits with 1 for a wrong one, not with 2. For options
-/// of ours, 1 would say with -c that the input is not in order.
+/// The options of GNU sort that take words. It exits with 1 for a wrong one, not with 2. For
+/// options of ours, 1 would say with -c that the input is not in order.
 const GNU_WORDS: [&str; 2] = ["--sort", "--check"];
 
 /// The value of a word or unambiguous abbreviation.

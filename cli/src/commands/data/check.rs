@@ -159,8 +159,8 @@ impl Checking<'_> {
         }
     }
 
-    /// The files by their names. A pattern of objects stands for each of them, in the order of their
-    /// keys.
+    /// The files by their names. A pattern of objects stands for each of them, in the order of
+    /// their keys.
     fn files(&mut self, names: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for name in names {
@@ -348,12 +348,20 @@ fn stream(input: Input, format: &DataFormat) -> Result<ValidationSummary> {
 pub(crate) fn each_piece(input: Input, mut look: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<()> {
     let name = input.name().display().to_string();
     let fail = |e: std::io::Error| Error::io("read", e, name.clone());
-    let mut file = input.into_file()?;
+    // A file that does not say its length is a stream.
+    let least = if matches!(input, Input::File { .. }) { input.len()?.unwrap_or(0) } else { 0 };
+    let (mut file, mut read) = (input.into_file()?, 0);
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer) {
+            Ok(0) if read < least => {
+                let why = format!("{name}: it had {least} bytes at first, and gives only {read}");
+                let error = Error::new(ErrorKind::EndOfFile, "read", why);
+                return Err(error.with_advice("check it again while no other program shortens it"));
+            }
             Ok(0) => return Ok(()),
             Ok(n) => {
+                read += n as u64;
                 if look(&buffer[..n]).is_break() {
                     return Ok(());
                 }

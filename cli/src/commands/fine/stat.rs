@@ -194,11 +194,12 @@ fn run_told(args: &Args, told: &CommandMetrics<'_>, mut asked: Asked) -> Result<
         done = continued(&done, cache.metrics().samples());
         let file = shown(&file.to_string_lossy());
         let (metrics, mut explain) = (cache.metrics(), fine.explain());
-        if let Some(object) = &cache.object {
-            explain = format!("{explain}\n{}", object.report());
+        let object = cache.object.as_ref().map(AnyObject::report);
+        if let Some(object) = &object {
+            explain = format!("{explain}\n{object}");
         }
         let (reads_per_second, rejected) = (reads as f64 / seconds, fine.rejected_ways());
-        let outcome = Outcome { file, seconds, reads, reads_per_second, metrics, explain, rejected };
+        let outcome = Outcome { file, seconds, reads, reads_per_second, metrics, explain, object, rejected };
         if !args.json {
             print(&text(&outcome))?;
         }

@@ -17,20 +17,11 @@ use crate::remote_memory;
 pub(super) struct SortObjects {
     access: Option<ObjectAccess>,
     output: Option<String>,
-    accounts: Accounts,
-}
-
-/// What was asked of servers: for all inputs together, and for the output.
-#[derive(Clone, Debug, Default)]
-struct Accounts(Arc<Mutex<[ObjectAccount; 2]>>);
-
-impl Accounts {
-    fn add(&self, which: usize, account: ObjectAccount) {
-        let mut all = self.0.lock();
-        if let Some(sum) = all.get_mut(which) {
-            sum.add(account);
-        }
-    }
+    /// The inputs: what was asked for them is known when all of it was read.
+    read: Mutex<Vec<Arc<AnyObject>>>,
+    /// What was asked for the output until it was published. The object itself belongs to the sort,
+    /// whose failure ends it.
+    written: Arc<Mutex<Option<ObjectAccount>>>,
 }
 
 impl SortObjects {
@@ -44,7 +35,8 @@ impl SortObjects {
         Ok(SortObjects {
             access: any.then(ObjectAccess::new).transpose()?,
             output: output.map(str::to_owned),
-            accounts: Accounts::default(),
+            read: Mutex::default(),
+            written: Arc::default(),
         })
     }
 
@@ -66,8 +58,8 @@ impl SortObjects {
                         return Err(Error::new(ErrorKind::NotFound, "sort", why));
                     }
                     for address in found {
-                        let (object, accounts) = (access.open(&address)?, self.accounts.clone());
-                        let object = Arc::new(InputObject { object, accounts });
+                        let object = Arc::new(access.open(&address)?);
+                        self.read.lock().push(object.clone());
                         inputs.push(Input::Place(InputPlace::new(shown(&address), object)?));
                     }
                 }
@@ -90,34 +82,16 @@ impl SortObjects {
         let expected = total.map(|total| total.saturating_add(inputs.len() as u64));
         let object = access.create(address, expected, threads)?;
         object.notes().iter().for_each(|text| note(&format!("dpipe sort: note: {text}\n")));
-        let (name, accounts) = (PathBuf::from(shown(address)), self.accounts.clone());
-        Ok(Output::Place(Arc::new(SortedObject { object, name, accounts })))
+        let (name, account) = (PathBuf::from(shown(address)), self.written.clone());
+        Ok(Output::Place(Arc::new(SortedObject { object, name, account })))
     }
 
-    /// What was asked of servers so far, for inputs that were read to their end and for an output
-    /// that is published.
+    /// What was asked of servers: for all inputs together, and for the output.
     pub(super) fn accounts(&self) -> Vec<ObjectAccount> {
-        let all = self.accounts.0.lock().clone();
-        all.into_iter().filter(|account| account.objects > 0).collect()
-    }
-}
-
-/// An object that is sorted. What was asked for it is noted when it is dropped.
-#[derive(Debug)]
-struct InputObject {
-    object: AnyObject,
-    accounts: Accounts,
-}
-
-impl Locator for InputObject {
-    fn endpoint(&self) -> Endpoint {
-        self.object.endpoint()
-    }
-}
-
-impl Drop for InputObject {
-    fn drop(&mut self) {
-        self.accounts.add(0, self.object.report());
+        let mut inputs = ObjectAccount::default();
+        self.read.lock().iter().for_each(|object| inputs.add(object.report()));
+        let all = [Some(inputs), self.written.lock().clone()];
+        all.into_iter().flatten().filter(|account| account.objects > 0).collect()
     }
 }
 
@@ -126,7 +100,7 @@ impl Drop for InputObject {
 struct SortedObject {
     object: AnyObject,
     name: PathBuf,
-    accounts: Accounts,
+    account: Arc<Mutex<Option<ObjectAccount>>>,
 }
 
 impl Locator for SortedObject {
@@ -142,7 +116,7 @@ impl OutputPlace for SortedObject {
 
     fn publish(&self, len: u64) -> Result<()> {
         self.object.publish(len)?;
-        self.accounts.add(1, self.object.report());
+        *self.account.lock() = Some(self.object.report());
         Ok(())
     }
 }

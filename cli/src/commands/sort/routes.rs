@@ -58,8 +58,10 @@ pub(crate) fn ways(
                 stream("input", name, "read")
             }
             // A named pipe is not opened twice.
-            Input::Deferred { path } if input.may_block() || path == Path::new("-") => stream("input", path, "read"),
-            Input::Deferred { path } => match Input::open(path)? {
+            Input::Deferred { path, .. } if input.may_block() || path == Path::new("-") => {
+                stream("input", path, "read")
+            }
+            Input::Deferred { path, .. } => match Input::open(path)? {
                 Input::File { ssd, .. } => explain("input".into(), &ssd, &memory),
                 _ => stream("input", path, "read"),
             },

@@ -124,7 +124,7 @@ impl Backend for ObjectBackend {
         vec![
             knob("connections", format!("4 to {}, by the rates seen", usual.connections)),
             knob("read_bytes", "8 MiB to 64 MiB, by the times seen".to_owned()),
-            knob("part_bytes", "8 MiB to 64 MiB, by the times seen; more from 78 GiB on".to_owned()),
+            knob("part_bytes", "8 MiB; more from 78 GiB on".to_owned()),
             knob("retries", usual.retries.to_string()),
         ]
     }

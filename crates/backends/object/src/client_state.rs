@@ -26,7 +26,6 @@ pub(crate) struct ClientState {
     pub(crate) reads: Arc<Pace>,
     pub(crate) writes: Arc<Pace>,
     pub(crate) read_costs: RequestCosts,
-    pub(crate) write_costs: RequestCosts,
     seeds: AtomicU64,
     stopped: watch::Sender<bool>,
 }
@@ -44,9 +43,9 @@ impl ClientState {
         reactor: Arc<Reactor>,
     ) -> ClientState {
         let (reads, writes) = (Pace::new(options.connections), Pace::new(options.connections));
-        let (read_costs, write_costs) = (RequestCosts::default(), RequestCosts::default());
+        let read_costs = RequestCosts::default();
         let (seeds, stopped) = (AtomicU64::new(1), watch::Sender::new(false));
-        ClientState { options, settings, transport, reactor, reads, writes, read_costs, write_costs, seeds, stopped }
+        ClientState { options, settings, transport, reactor, reads, writes, read_costs, seeds, stopped }
     }
 
     /// Ends all requests but those that end uploads.

@@ -1,4 +1,4 @@
-//! How long ranges and parts are, from what requests were seen to take.
+//! How long ranges are, from what requests were seen to take.
 //!
 //! ```text
 //! a request takes  wait + bytes / rate    (wait: until its first byte; rate: of one connection)
@@ -7,8 +7,12 @@
 //! ```
 //!
 //! The wait is seen when an object is opened or created, before its first byte. Until a rate was
-//! seen, it is taken to be that of S3. The usual length is enough where a server answers within a few
-//! milliseconds; a far one with fast connections wants longer pieces.
+//! seen, it is taken to be that of S3. The usual length is enough where a server answers within a
+//! few milliseconds; a far one with fast connections wants longer pieces.
+//!
+//! Parts that are written have the usual length: a buffer between two places has as many bytes, so a
+//! part is sent from there. Longer ones were tried: they are put together in memory first, one after
+//! the other, where shorter ones are sent at once.
 
 use std::time::Duration;
 
@@ -17,10 +21,10 @@ use datapipes_core::locks::Mutex;
 /// Bytes per second of one connection to a cloud's server, until a rate was seen: S3 gives 85 to 90
 /// MB/s, by its own guide to performance.
 pub(crate) const ASSUMED_RATE: f64 = 85e6;
-/// Bytes of a range or a part until costs were seen, and the least afterwards: as many as a buffer
+/// Bytes of a range until costs were seen, and the least afterwards: as many as a buffer
 /// between two places has, so that a part is sent from there.
 pub(crate) const USUAL_PIECE: u64 = 8 << 20;
-/// The most bytes of a range or a part that costs lead to.
+/// The most bytes of a range that costs lead to.
 const MAX_PIECE: u64 = 64 << 20;
 /// Fewer bytes say nothing of a rate.
 const MIN_SAMPLE: u64 = 256 << 10;
@@ -49,7 +53,7 @@ impl Seen {
     }
 }
 
-/// What the requests of a client in one direction were seen to take.
+/// What the requests of a client that read were seen to take.
 #[derive(Debug, Default)]
 pub(crate) struct RequestCosts(Mutex<Seen>);
 
@@ -57,8 +61,8 @@ impl RequestCosts {
     /// Notes the wait for an answer without bytes, or for the first byte of one.
     pub(crate) fn waited(&self, wait: Duration) {
         let (mut seen, wait) = (self.0.lock(), wait.as_secs_f64());
-        // The first one has the making of a connection in it, so a shorter one counts at once. A server
-        // that is busy for a moment is not far.
+        // The first one has the making of a connection in it, so a shorter one counts at once. A
+        // server that is busy for a moment is not far.
         let longer = wait.min(seen.wait_s.map_or(wait, |before| before * MAX_GROWTH));
         seen.wait_s = Seen::mean(seen.wait_s, longer).map(|mean| mean.min(wait));
     }
@@ -71,12 +75,6 @@ impl RequestCosts {
         }
     }
 
-    /// Notes a request whose bytes went before its answer came.
-    pub(crate) fn sent(&self, bytes: u64, time: Duration) {
-        let wait = self.0.lock().wait_s.unwrap_or(0.0);
-        self.carried(bytes, time.saturating_sub(Duration::from_secs_f64(wait)));
-    }
-
     /// The bytes of a piece.
     pub(crate) fn piece(&self) -> u64 {
         self.0.lock().piece()
@@ -86,7 +84,7 @@ impl RequestCosts {
     /// two, unless pieces would be shorter than usual.
     pub(crate) fn piece_of(&self, len: u64, connections: u32) -> u64 {
         let shared = len.div_ceil(2 * u64::from(connections.max(1))).max(USUAL_PIECE);
-        self.piece().min(shared)
+        self.piece().min(1 << shared.ilog2())
     }
 }
 
@@ -134,20 +132,7 @@ mod tests {
         assert_eq!(costs.piece_of(1 << 30, 4), 64 * MIB);
         assert_eq!(costs.piece_of(1 << 30, 32), 16 * MIB);
         assert_eq!(costs.piece_of(5 * MIB, 32), 8 * MIB);
+        assert_eq!(costs.piece_of(200 * MIB + 1, 4), 16 * MIB, "a power of two");
         assert_eq!(costs.piece_of(u64::MAX, 0), 64 * MIB);
-    }
-
-    #[test]
-    fn a_time_without_the_wait_gives_the_rate() {
-        let costs = RequestCosts::default();
-        costs.waited(Duration::from_millis(100));
-        costs.sent(1_000_000, Duration::from_millis(1100));
-        assert_eq!(costs.0.lock().bytes_per_s, Some(1e6));
-        costs.carried(100, Duration::from_secs(1));
-        assert_eq!(costs.0.lock().bytes_per_s, Some(1e6), "too few bytes");
-        costs.carried(2_000_000, Duration::from_secs(1));
-        assert_eq!(costs.0.lock().bytes_per_s, Some(1.125e6));
-        costs.sent(MIB, Duration::ZERO);
-        assert!(costs.0.lock().bytes_per_s.is_some_and(f64::is_finite));
     }
 }

@@ -10,12 +10,11 @@ use datapipes_core::{Error, ErrorKind, Result};
 pub struct ObjectOptions {
     /// The most requests at once, 1 to 256. How many are made follows from the rates seen.
     pub connections: u32,
-    /// Bytes of a ranged read, at least 4096; by default 8 MiB, or up to 64 MiB where the server was
-    /// seen to be slow to answer and fast to send.
+    /// Bytes of a ranged read, at least 4096; by default 8 MiB, or up to 64 MiB where the server
+    /// was seen to be slow to answer and fast to send.
     pub read_bytes: Option<u64>,
-    /// Bytes of a part of an upload; by default 8 MiB, or more (a power of two up to 64 MiB, as far
-    /// as `buffered_bytes` allows) by what requests of this client were seen to take, or more where an object needs more than 10,000 parts of that.
-    /// Servers take 5 MiB to 5 GiB.
+    /// Bytes of a part of an upload; by default 8 MiB, or more where an object needs more than
+    /// 10,000 parts of that. Servers take 5 MiB to 5 GiB.
     pub part_bytes: Option<u64>,
     /// The most bytes of parts that are put together in memory, for each object that is written. At
     /// least two parts are allowed, and two more for each writer ([`CreateOptions::writers`]).

@@ -210,6 +210,24 @@ fn writes_that_never_succeed_leave_nothing() {
     }
 }
 
+/// A gateway before the server, or the server itself, fails after the work was done.
+#[test]
+fn a_refusal_after_publishing_says_that_it_may_be_published() {
+    let whole_object = |request: &ProxyRequest| request.method == "PUT" && !is_part(request);
+    let after = |status, code: &str| ProxyFault::RefuseAfter(status, code.into());
+    for fault in [after(504, "GatewayTimeout"), after(500, "InternalError")] {
+        let (written, whole, _) = write_through(times(u64::MAX, fault, whole_object), 100_000);
+        clear(&written.unwrap_err(), ErrorKind::Device, "may be published");
+        assert_eq!(whole, Some(true));
+    }
+    // An answer that begins well, and says then that it is none.
+    for (code, kind) in [("InternalError", ErrorKind::Device), ("AccessDenied", ErrorKind::PermissionDenied)] {
+        let (written, whole, _) = write_through(times(u64::MAX, after(200, code), is_complete), 11 << 20);
+        clear(&written.unwrap_err(), kind, "may be published");
+        assert_eq!(whole, Some(true), "{code}");
+    }
+}
+
 #[test]
 fn an_answer_to_publishing_that_nobody_can_read() {
     // The next attempt tells that the upload is gone, and a look what came of it.

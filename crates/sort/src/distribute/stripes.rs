@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, Lease, Machine, Pipe, Result, Span, Ssd, Transfer};
 
 use crate::control::Control;
+use crate::cut::cut;
 use crate::input::Input;
 use crate::memory::blocks::ALIGN;
 use crate::report::{MovementRole, Movements};
@@ -54,7 +55,14 @@ pub(crate) fn open_all(inputs: Vec<Input>, record: usize) -> Result<Result<Vec<S
     let mut opened = Vec::with_capacity(inputs.len());
     for input in inputs {
         opened.push(match input {
-            Input::Deferred { path } => Input::open(&path)?,
+            Input::Deferred { path, least } => {
+                let input = Input::open(&path)?;
+                let len = input.len()?.unwrap_or(least);
+                if len < least {
+                    return Err(cut(&path, least, len));
+                }
+                input
+            }
             open => open,
         });
     }

@@ -10,6 +10,7 @@ use datapipes_core::topology::BlockDevice;
 use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace, Staging, StagingExtent};
 
 use crate::control::Control;
+use crate::cut::CUT_ADVICE;
 use crate::report::SpillUse;
 use crate::runs::compressed::RunCompressor;
 use crate::runs::packing::FrameTable;
@@ -105,10 +106,12 @@ fn room_advice() -> String {
     }
 }
 
-/// An error of a sort, with what helps where its runs found no room, whoever asked for it.
+/// An error of a sort, with what helps its user: where its runs found no room, whoever asked for
+/// it, and where a pipe found the end of an input too early.
 pub(crate) fn advised(error: Error) -> Error {
     match (error.kind(), error.operation(), error.advice()) {
         (ErrorKind::NoSpace, "stage", None) => error.with_advice(room_advice()),
+        (ErrorKind::EndOfFile, "read", _) => error.with_advice(CUT_ADVICE),
         _ => error,
     }
 }
@@ -132,7 +135,7 @@ impl<'a> Spill<'a> {
         }
         let opened = self.machine.staging(self.places.clone(), self.order);
         let opened = opened.map_err(|e| match e.errno() {
-            Some(libc::EMFILE) => e,
+            Some(libc::EMFILE | libc::EFBIG) => e,
             _ => e.with_advice("name writable directories, or other places (`spill`)"),
         })?;
         Ok(staging.insert(opened).clone())

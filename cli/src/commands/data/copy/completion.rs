@@ -51,15 +51,10 @@ pub(super) struct CopiedBytes<'a> {
 pub(super) fn complete(copied: &CopiedBytes<'_>, target: Target) -> Result<Ended> {
     let started = Instant::now();
     progress::syncing(|| target.place.sync())?;
-    let mut objects = Vec::new();
     if let AnyLocator::Object(object) = &target.place {
         // What was stopped meanwhile is not made visible.
         signals::check("copy")?;
         progress::syncing(|| object.publish(copied.len))?;
-        objects.push(object.report());
-    }
-    if let AnyLocator::Object(object) = copied.source {
-        objects.push(object.report());
     }
     let sync_seconds = started.elapsed().as_secs_f64();
     let started = Instant::now();
@@ -80,6 +75,13 @@ pub(super) fn complete(copied: &CopiedBytes<'_>, target: Target) -> Result<Ended
         if progress::syncing(|| files::publish(draft, copied.len))? && copied.is_to_be_compared {
             let written = AnyLocator::Ssd(Ssd::open(path)?);
             verified = Some(equal(copied, &written)?);
+        }
+    }
+    // What the comparison read is counted, too.
+    let mut objects: Vec<ObjectAccount> = Vec::new();
+    for place in [Some(&target.place), again.as_ref(), Some(copied.source)].into_iter().flatten() {
+        if let AnyLocator::Object(object) = place {
+            objects.push(object.report());
         }
     }
     let verify_seconds = if copied.is_to_be_compared { started.elapsed().as_secs_f64() } else { 0.0 };

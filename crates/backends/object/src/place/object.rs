@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use datapipes_core::locator::{Endpoint, EndpointHandle, Locator, PlaceFacts};
 use datapipes_core::{Error, ErrorKind, Persistence, Reach, Result};
@@ -18,8 +18,9 @@ use crate::client_state::ClientState;
 use crate::costs::USUAL_PIECE;
 use crate::options::{CreateOptions, MAX_PART, MAX_PARTS, MIN_PART, ObjectOptions};
 use crate::server::connect::Purpose;
+use crate::server::exchange::Exchange;
 use crate::server::leftovers;
-use crate::server::{ConnectionReport, Store};
+use crate::server::{ConnectionReport, Store, connections};
 
 /// How long a writer looks for uploads that ended processes left.
 const LEFTOVERS_TIME: Duration = Duration::from_secs(5);
@@ -125,15 +126,9 @@ impl Object {
                 state.unless_stopped("create", async { Ok(removing.await.unwrap_or_else(late)) }).await
             })?
         };
-        // The look for leftovers says how long the server takes to answer.
-        let measured = match options.expected_len {
-            Some(len) => state.write_costs.piece_of(len, state.writes.level()),
-            None => state.write_costs.piece(),
-        };
-        let least_buffers = options.writers.max(1).saturating_mul(2).saturating_add(2);
-        let part_bytes = part_bytes(&state.options, needed, measured, least_buffers as u64);
+        let part_bytes = part_bytes(&state.options, needed);
         let buffers = usize::try_from(state.options.buffered_bytes / part_bytes).unwrap_or(usize::MAX);
-        let max_buffers = buffers.max(least_buffers);
+        let max_buffers = buffers.max(options.writers.saturating_mul(2).saturating_add(2));
         let upload = Arc::new(Upload::new(Parts::new(part_bytes, max_buffers, MAX_PARTS), options.only_new));
         let facts = PlaceFacts {
             kind: "object",
@@ -212,19 +207,23 @@ impl Object {
     /// What was asked of the server for it so far.
     pub fn report(&self) -> ObjectReport {
         let (store, client) = (&self.place.store, &self.place.client);
-        let exchange = &store.exchange;
+        let mut exchanges = vec![&store.exchange];
+        if !Arc::ptr_eq(&store.exchange, &self.place.looks.exchange) {
+            exchanges.push(&self.place.looks.exchange);
+        }
+        let sum = |of: fn(&Exchange) -> &AtomicU64| exchanges.iter().map(|one| of(one).load(Relaxed)).sum();
         let (pace, read_verified) = match &self.place.side {
             Side::Source(pinned) => (&client.reads, pinned.is_verified()),
             Side::Target(_) => (&client.writes, false),
         };
         ObjectReport {
-            requests: exchange.requests.load(Relaxed),
-            retries: exchange.retries.load(Relaxed),
-            received_bytes: exchange.received.load(Relaxed),
-            sent_bytes: exchange.sent.load(Relaxed),
+            requests: sum(|exchange| &exchange.requests),
+            retries: sum(|exchange| &exchange.retries),
+            received_bytes: sum(|exchange| &exchange.connections.received),
+            sent_bytes: sum(|exchange| &exchange.sent),
             connections: pace.level(),
             bytes_per_second: pace.rate(),
-            by_connection: exchange.connections.reports(),
+            by_connection: connections::reports(exchanges.iter().map(|one| &*one.connections)),
             write_checksum: store.checksum,
             read_verified,
         }
@@ -269,32 +268,18 @@ fn needed_part_bytes(expected: Option<u64>) -> std::result::Result<u64, String> 
     Ok(needed)
 }
 
-/// Bytes of a part, where requests make `measured` worth it and so many buffers are needed.
-fn part_bytes(options: &ObjectOptions, needed: u64, measured: u64, buffers: u64) -> u64 {
-    // A longer part takes no more memory than was allowed.
-    let usual = options.part_bytes.unwrap_or(measured.min(options.buffered_bytes / buffers.max(1)).max(USUAL_PIECE));
-    usual.max(needed).clamp(MIN_PART, MAX_PART)
+/// Bytes of a part.
+fn part_bytes(options: &ObjectOptions, needed: u64) -> u64 {
+    options.part_bytes.unwrap_or(USUAL_PIECE).max(needed).clamp(MIN_PART, MAX_PART)
 }
 
 /// Removes unfinished uploads without progress.
 async fn remove_leftovers(state: &ClientState, store: &Store) -> Leftovers {
     let mut leftovers = Leftovers::default();
     let (Some(_), Some(uploads)) = (&store.s3, &store.uploads) else { return leftovers };
-    let began = Instant::now();
     match leftovers::unfinished(store, &state.transport).await {
         Err(why) => leftovers.unknown = Some(store.secrets.scrub(&why)),
         Ok(found) => {
-            if found.is_empty() {
-                // That was one request, without bytes.
-                state.write_costs.waited(began.elapsed());
-                // The making of the connection may be in it: what would lengthen parts is seen twice.
-                if state.options.part_bytes.is_none() && state.write_costs.piece() > USUAL_PIECE {
-                    let began = Instant::now();
-                    if leftovers::unfinished(store, &state.transport).await.is_ok() {
-                        state.write_costs.waited(began.elapsed());
-                    }
-                }
-            }
             for upload in found {
                 if upload.idle < state.options.leftover_age {
                     leftovers.left += 1;
@@ -316,15 +301,13 @@ mod tests {
 
     #[test]
     fn parts_are_as_long_as_the_object_needs() {
-        let of = |part: Option<u64>, len: Option<u64>, measured: u64| {
+        let of = |part: Option<u64>, len: Option<u64>| {
             let options = ObjectOptions::default().part_bytes(part);
-            needed_part_bytes(len).map(|needed| super::part_bytes(&options, needed, measured, 4))
+            needed_part_bytes(len).map(|needed| super::part_bytes(&options, needed))
         };
-        assert_eq!(of(None, None, 8 << 20), Ok(8 << 20));
-        assert_eq!(of(Some(5 << 20), Some(1), 64 << 20), Ok(5 << 20));
-        assert_eq!(of(None, Some(1 << 40), 8 << 20), Ok(105 << 20));
-        assert_eq!(of(None, Some(1), 16 << 20), Ok(16 << 20));
-        assert_eq!(of(None, None, 64 << 20), Ok(16 << 20), "four fit 64 MiB of buffers");
-        assert!(of(None, Some(u64::MAX), 8 << 20).is_err());
+        assert_eq!(of(None, None), Ok(8 << 20));
+        assert_eq!(of(Some(5 << 20), Some(1)), Ok(5 << 20));
+        assert_eq!(of(None, Some(1 << 40)), Ok(105 << 20));
+        assert!(of(None, Some(u64::MAX)).is_err());
     }
 }

@@ -15,7 +15,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use datapipes_core::memory::Lease;
@@ -64,12 +64,8 @@ impl ObjectPlace {
                 if self.client.has_stopped() {
                     return Err(stopped("write"));
                 }
-                let began = Instant::now();
                 match uploads.create_multipart(&self.store.path).await {
-                    Ok(id) => {
-                        self.client.write_costs.waited(began.elapsed());
-                        return Ok(id);
-                    }
+                    Ok(id) => return Ok(id),
                     Err(error) => {
                         let Some(pause) = attempts.after(&error) else { return Err(self.failed("begin", &error)) };
                         self.store.exchange.again();
@@ -122,11 +118,9 @@ impl ObjectPlace {
         let (payload, mut attempts) = (in_pieces(bytes), self.client.attempts());
         loop {
             let mut turn = self.client.writes.enter().await;
-            let began = Instant::now();
             match uploads.put_part(&self.store.path, id, number as usize, payload.clone()).await {
                 Ok(part) => {
                     turn.moved(len);
-                    self.client.write_costs.sent(len, began.elapsed());
                     return Ok(part);
                 }
                 Err(error) => {

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use datapipes_core::locks::Mutex;
 use http::Extensions;
 use hyper_util::client::legacy::connect::HttpInfo;
-
-use super::exchange::Exchange;
 
 /// The most connections that are told apart; what further ones carry is counted together.
 const MAX_CONNECTIONS: usize = 256;
@@ -46,11 +45,15 @@ type Addresses = Option<(SocketAddr, SocketAddr)>;
 
 /// All connections that carried something.
 #[derive(Debug, Default)]
-pub(crate) struct Connections(Mutex<BTreeMap<Addresses, ConnectionReport>>);
+pub(crate) struct Connections {
+    by_addresses: Mutex<BTreeMap<Addresses, ConnectionReport>>,
+    /// Bytes of all answers so far, those included that are on their way.
+    pub(crate) received: AtomicU64,
+}
 
 impl Connections {
     fn note(&self, carried: ConnectionReport) {
-        let mut all = self.0.lock();
+        let mut all = self.by_addresses.lock();
         let is_known = all.contains_key(&carried.addresses);
         let addresses = carried.addresses.filter(|_| is_known || all.len() < MAX_CONNECTIONS);
         let sum = all.entry(addresses).or_insert(ConnectionReport {
@@ -65,17 +68,22 @@ impl Connections {
         sum.sent_bytes = sum.sent_bytes.saturating_add(carried.sent_bytes);
         sum.busy = sum.busy.saturating_add(carried.busy);
     }
+}
 
-    /// What each of them carried so far, by address.
-    pub(crate) fn reports(&self) -> Vec<ConnectionReport> {
-        self.0.lock().values().cloned().collect()
+/// What each of them carried so far, by address, whichever of several stores it was for.
+pub(crate) fn reports<'a>(of: impl IntoIterator<Item = &'a Connections>) -> Vec<ConnectionReport> {
+    let all = Connections::default();
+    for one in of {
+        let carried: Vec<_> = one.by_addresses.lock().values().cloned().collect();
+        carried.into_iter().for_each(|one| all.note(one));
     }
+    all.by_addresses.lock().values().cloned().collect()
 }
 
 /// One request on a connection, which is noted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionUse {
-    exchange: Arc<Exchange>,
+    connections: Arc<Connections>,
     addresses: Addresses,
     began: Instant,
     sent: u64,
@@ -84,20 +92,21 @@ pub(crate) struct ConnectionUse {
 
 impl ConnectionUse {
     /// Begins with the answer to a request that was made at `began`.
-    pub(crate) fn of(answer: &Extensions, exchange: &Arc<Exchange>, began: Instant, sent: u64) -> ConnectionUse {
+    pub(crate) fn of(answer: &Extensions, of: &Arc<Connections>, began: Instant, sent: u64) -> ConnectionUse {
         let addresses = answer.get::<HttpInfo>().map(|info| (info.local_addr(), info.remote_addr()));
-        ConnectionUse { exchange: exchange.clone(), addresses, began, sent, received: 0 }
+        ConnectionUse { connections: of.clone(), addresses, began, sent, received: 0 }
     }
 
     /// Notes bytes of the answer.
     pub(crate) fn came(&mut self, bytes: u64) {
         self.received = self.received.saturating_add(bytes);
+        self.connections.received.fetch_add(bytes, Relaxed);
     }
 }
 
 impl Drop for ConnectionUse {
     fn drop(&mut self) {
-        self.exchange.connections.note(ConnectionReport {
+        self.connections.note(ConnectionReport {
             addresses: self.addresses,
             requests: 1,
             received_bytes: self.received,
@@ -125,7 +134,7 @@ mod tests {
             connections.note(carried(port));
         }
         connections.note(carried(1));
-        let all = connections.reports();
+        let all = reports([&connections]);
         assert_eq!(all.len(), MAX_CONNECTIONS + 1);
         assert_eq!(all.iter().map(|one| one.requests).sum::<u64>(), 1001);
         assert!(all[0].addresses.is_none() && all[0].requests == 1000 - MAX_CONNECTIONS as u64);

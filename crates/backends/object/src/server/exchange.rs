@@ -17,10 +17,9 @@ use super::connections::Connections;
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     pub(crate) requests: AtomicU64,
-    pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) retries: AtomicU64,
-    pub(crate) connections: Connections,
+    pub(crate) connections: Arc<Connections>,
     /// Publishing must fail where the object exists.
     pub(crate) only_new: AtomicBool,
     /// Google's server has a header of its own for that.

@@ -76,13 +76,13 @@ impl ServerRefusal {
             (_, "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "ChecksumMismatch") => {
                 ErrorKind::Corrupt
             }
-            (401 | 403, _) => ErrorKind::PermissionDenied,
+            (401 | 403, _) | (..300, "AccessDenied") => ErrorKind::PermissionDenied,
             (404, _) => ErrorKind::NotFound,
             (412, _) => ErrorKind::Corrupt,
             (416, _) => ErrorKind::OutOfRange,
             (507, _) => ErrorKind::NoSpace,
             (501, _) => ErrorKind::Unsupported,
-            (408 | 429 | 500.., _) => ErrorKind::Device,
+            (..300 | 408 | 429 | 500.., _) => ErrorKind::Device,
             _ => ErrorKind::System,
         }
     }
@@ -98,7 +98,7 @@ impl ServerRefusal {
                 Some("the bucket is in another region: set AWS_REGION")
             }
             (_, "NoSuchBucket") => Some("the bucket does not exist at this endpoint"),
-            (_, "NoSuchKey") => Some("the bucket has no object of this key: check its spelling"),
+            (_, "NoSuchKey") => Some("there is no object of this key: check its spelling, and the bucket's"),
             (401 | 403, _) => Some("check the credentials and the permissions of the bucket"),
             (429 | 503, _) => Some("the server is overloaded: try later, or with fewer connections"),
             (301 | 302 | 307 | 308, _) => Some("the bucket is in another region, or at another endpoint"),
@@ -152,10 +152,11 @@ pub(crate) fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Cause<'a> {
     Cause::Other
 }
 
-/// Whether the server may have done what it was asked for: its answer was lost, or makes no sense.
+/// Whether the server may have done what it was asked for: its answer was lost, makes no sense, or
+/// is that of a server which failed itself, or of a gateway before it.
 pub(crate) fn may_be_done(error: &object_store::Error) -> bool {
     match cause(error) {
-        Cause::Refused(_) => false,
+        Cause::Refused(refusal) => refusal.status >= 500 || refusal.status == 408 || refusal.status < 300,
         Cause::Broken(broken) => broken.sent,
         Cause::Other => !matches!(error, object_store::Error::NotSupported { .. }),
     }
@@ -185,7 +186,13 @@ pub(crate) fn failed(operation: &'static str, name: &str, error: &object_store::
             let advice = "get the object as a file first, with a program that reads it from its beginning";
             (ErrorKind::Unsupported, "the server gives no ranges of its bytes".to_owned(), Some(advice))
         }
-        Cause::Other => (ErrorKind::System, secrets.shown(&error.to_string(), 2 * MAX_MESSAGE), None),
+        Cause::Other => {
+            let text = error.to_string();
+            let is_key = text.contains("Error parsing Path");
+            let advice = "a key has control characters, or a part that is empty, `.` or `..`, which this library cannot \
+                          name: give a longer prefix, or the object another key";
+            (ErrorKind::System, secrets.shown(&text, 2 * MAX_MESSAGE), is_key.then_some(advice))
+        }
     };
     let made = Error::new(kind, operation, secrets.scrub(&format!("{name}: {what}")));
     match advice {

@@ -19,7 +19,7 @@
 pub(crate) mod byte_sum;
 pub(crate) mod connect;
 mod connection;
-mod connections;
+pub(crate) mod connections;
 pub(crate) mod exchange;
 pub(crate) mod failure;
 pub(crate) mod leftovers;

@@ -239,11 +239,17 @@ fn check_address(value: &str, needs_tls: bool) -> std::result::Result<(), &'stat
         return Err("is no address of a server");
     }
     let text = uri.authority().map_or("", |authority| authority.as_str());
-    if text.len() > host.len() && !text.contains('@') && uri.port_u16().is_none() {
+    let port = text.get(host.len()..).and_then(|rest| rest.strip_prefix(':'));
+    let is_number = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_port = |port: &str| is_number(port) && uri.port_u16().is_some();
+    if text.len() > host.len() && !text.contains('@') && !port.is_some_and(is_port) {
         return Err("has no port behind the colon");
     }
     if text.contains('@') {
         return Err("has a user or a password, which are not sent");
+    }
+    if uri.query().is_some() || value.contains('#') {
+        return Err("has a query or a fragment, which no endpoint has");
     }
     if needs_tls && uri.scheme_str() == Some("http") {
         return Err("has no TLS, which the setting ALLOW_HTTP asks for");
@@ -271,7 +277,7 @@ fn section(text: &str, names: &[&str]) -> Option<BTreeMap<String, String>> {
         if line.starts_with([' ', '\t', '#', ';']) {
             continue;
         }
-        if let Some(name) = line.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        if let Some(name) = line.trim().strip_prefix('[').and_then(|rest| Some(rest.rsplit_once(']')?.0)) {
             within = names.contains(&name.trim());
             if within {
                 found.get_or_insert_default();
@@ -306,6 +312,9 @@ mod tests {
             ("AWS_ENDPOINT_URL", " http://h"),
             ("AWS_ENDPOINT_URL_S3", "ftp://h"),
             ("AWS_ENDPOINT_URL", "http://h:99999"),
+            ("AWS_ENDPOINT_URL", "http://h:+80"),
+            ("AWS_ENDPOINT_URL", "http://h:80?x=1"),
+            ("AWS_ENDPOINT_URL", "http://h:80/#f"),
             ("AWS_ENDPOINT_URL", "http://[::1]:"),
             ("AWS_EC2_METADATA_DISABLED", "true"),
             ("AWS_METADATA_ENDPOINT", "nonsense"),
@@ -353,11 +362,14 @@ mod tests {
     fn profiles_fill_what_the_environment_leaves_open() {
         let folder = datapipes_testkit::TempFolder::beside_the_program().unwrap();
         let path = |name: &str| folder.path(name).display().to_string();
-        let credentials = "[default]\naws_access_key_id = A\naws_secret_access_key=secret-of-default\n\
+        let credentials = "[default] ; a comment\naws_access_key_id = A\naws_secret_access_key=secret-of-default\n\
                            [other]\naws_access_key_id=B\naws_secret_access_key = secret-of-other\n  nested = 1\n";
         std::fs::write(path("credentials"), credentials).unwrap();
-        std::fs::write(path("config"), "[profile other]\nregion = eu-west-1\nendpoint_url=http://h:1\n[default]\n")
-            .unwrap();
+        std::fs::write(
+            path("config"),
+            "[profile other]\nregion = eu-west-1\nendpoint_url=http://h:1\n[default] # a comment\n",
+        )
+        .unwrap();
         let given = |more: &[(&str, &str)]| {
             let files = [
                 ("AWS_SHARED_CREDENTIALS_FILE".to_owned(), path("credentials")),

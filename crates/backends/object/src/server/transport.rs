@@ -87,12 +87,12 @@ impl Transport {
         let answer = self.client.request(http::Request::from_parts(parts, body));
         let answer = self.unless_idle(answer, &progress).await?;
         let answer = answer.map_err(|e| unanswered(&e))?;
-        let used = ConnectionUse::of(answer.extensions(), exchange, began, progress.load(Relaxed));
+        let used = ConnectionUse::of(answer.extensions(), &exchange.connections, began, progress.load(Relaxed));
         let (mut parts, incoming) = answer.into_parts();
         let status = parts.status;
         leave_out_unreadable(&mut parts.headers);
         if !status.is_success() {
-            let body = self.collect(incoming, MAX_REFUSAL).await.unwrap_or_default();
+            let body = self.collect(incoming, MAX_REFUSAL, used).await.unwrap_or_default();
             return Err(refused(ServerRefusal::new(status.as_u16(), &body)));
         }
         if method == Method::HEAD {
@@ -100,14 +100,14 @@ impl Transport {
         }
         if peeks {
             // S3 may answer 200 first, and find out then that it cannot.
-            let body = self.collect(incoming, MAX_ANSWER).await?;
+            let body = self.collect(incoming, MAX_ANSWER, used).await?;
             if xml::root(&String::from_utf8_lossy(&body)).is_ok_and(|root| root == "Error") {
-                return Err(refused(ServerRefusal::new(500, &body)));
+                return Err(refused(ServerRefusal::new(status.as_u16(), &body)));
             }
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
         }
         if let Some(list) = list {
-            let body = self.collect(incoming, MAX_ANSWER).await?;
+            let body = self.collect(incoming, MAX_ANSWER, used).await?;
             if let Err(why) = list.check(&body) {
                 let what = format!("the server's answer is not the list that was asked for: {why}");
                 return Err(broken(HttpErrorKind::Decode, what, false));
@@ -123,7 +123,7 @@ impl Transport {
             parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(len));
         }
         let most = range.unwrap_or(MAX_ANSWER);
-        let body = ReceivedBody::new(incoming, most, self.idle, exchange.clone(), Some(used));
+        let body = ReceivedBody::new(incoming, most, self.idle, used);
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
 
@@ -149,8 +149,13 @@ impl Transport {
     }
 
     /// Reads an answer of at most so many bytes.
-    async fn collect(&self, incoming: Incoming, most: u64) -> std::result::Result<Bytes, HttpError> {
-        let mut body = ReceivedBody::new(incoming, most, self.idle, Exchange::new(false), None);
+    async fn collect(
+        &self,
+        incoming: Incoming,
+        most: u64,
+        used: ConnectionUse,
+    ) -> std::result::Result<Bytes, HttpError> {
+        let mut body = ReceivedBody::new(incoming, most, self.idle, used);
         let mut bytes = BytesMut::new();
         while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             if let Ok(data) = frame?.into_data() {
@@ -270,20 +275,13 @@ struct ReceivedBody {
     left: u64,
     idle: Duration,
     timer: Pin<Box<Sleep>>,
-    exchange: Arc<Exchange>,
     /// Noted when the body is dropped.
-    used: Option<ConnectionUse>,
+    used: ConnectionUse,
 }
 
 impl ReceivedBody {
-    fn new(
-        inner: Incoming,
-        most: u64,
-        idle: Duration,
-        exchange: Arc<Exchange>,
-        used: Option<ConnectionUse>,
-    ) -> ReceivedBody {
-        ReceivedBody { inner, left: most, idle, timer: Box::pin(tokio::time::sleep(idle)), exchange, used }
+    fn new(inner: Incoming, most: u64, idle: Duration, used: ConnectionUse) -> ReceivedBody {
+        ReceivedBody { inner, left: most, idle, timer: Box::pin(tokio::time::sleep(idle)), used }
     }
 }
 
@@ -298,10 +296,7 @@ impl Body for ReceivedBody {
         match Pin::new(&mut self.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 let len = frame.data_ref().map_or(0, |data| data.len() as u64);
-                self.exchange.received.fetch_add(len, Relaxed);
-                if let Some(used) = &mut self.used {
-                    used.came(len);
-                }
+                self.used.came(len);
                 let Some(left) = self.left.checked_sub(len) else {
                     let what = "the answer is longer than what was asked for".to_owned();
                     return Poll::Ready(Some(Err(broken(HttpErrorKind::Decode, what, false))));
