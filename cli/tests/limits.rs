@@ -72,18 +72,6 @@ fn many_files_need_few_descriptors() {
             good(&folder, &line);
         }
     }
-    // Too few for anything, and a place that has no room for a pass.
-    let mut cases = vec![("ulimit -n 10; $D sort -m -T . s* -o none", "raise the limit on open files (ulimit -n)")];
-    let mounts = "mkdir few && unshare -m bash -c 'mount -t tmpfs -o size=1M tmpfs few && ";
-    let full = format!("{mounts}$D sort -m --batch-size=7 -T few s* -o none'");
-    if is_root() && on_path("unshare") {
-        cases.push((&full, "name places with more room (-T), or give more memory (-S)"));
-    }
-    for (line, advice) in cases {
-        let (code, out, said) = shell(&folder, line);
-        assert!(code == Some(2) && out.is_empty() && said.contains(advice), "{line}: {code:?} {said}");
-        assert!(!folder.path("none").exists(), "{line}");
-    }
     // Large files have pipes of their own, as long as there are descriptors for them.
     for i in 0..20 {
         good(&folder, &format!("seq {i} 20 900000 | sed s/^/x/ | sort > large{i}"));
@@ -91,6 +79,18 @@ fn many_files_need_few_descriptors() {
     good(&folder, "sort -m large* > expected");
     for options in ["", "-m", "-m -S 20M"] {
         good(&folder, &format!("ulimit -n 24; $D sort {options} -T . large* -o sorted && cmp sorted expected"));
+    }
+    // Too few for anything, and a place that has no room for a pass.
+    let mut cases = vec![("ulimit -n 10; $D sort -m -T . s* -o none", "raise the limit on open files (ulimit -n)")];
+    let mounts = "mkdir few && unshare -m bash -c 'mount -t tmpfs -o size=3M tmpfs few && ";
+    let full = format!("{mounts}$D sort -m --batch-size=4 -T few large* -o none'");
+    if is_root() && on_path("unshare") {
+        cases.push((&full, "name places with more room (-T), or give more memory (-S)"));
+    }
+    for (line, advice) in cases {
+        let (code, out, said) = shell(&folder, line);
+        assert!(code == Some(2) && out.is_empty() && said.contains(advice), "{line}: {code:?} {said}");
+        assert!(!folder.path("none").exists(), "{line}");
     }
 }
 
@@ -159,7 +159,7 @@ fn an_input_that_is_cut_before_its_turn_is_an_error() {
                 let cut = format!("cp whole cut; (exec 3> pipe; truncate -s {bytes} cut; {given} >&3) &");
                 let (code, _, said) = shell(&folder, &format!("{cut} $D sort {options} pipe cut -o sorted"));
                 assert!(code == Some(2) && said.contains("end of file"), "{options}, {bytes}: {code:?} {said}");
-                assert!(said.contains("cut: it had ") && said.contains("sort again"), "{options}, {bytes}: {said}");
+                assert!(said.contains("cut: it had ") && said.contains("became shorter"), "{options}, {bytes}: {said}");
                 good(&folder, "wait; cmp sorted old");
             }
         }
