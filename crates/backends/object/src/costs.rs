@@ -10,9 +10,9 @@
 //! seen, it is taken to be that of S3. The usual length is enough where a server answers within a
 //! few milliseconds; a far one with fast connections wants longer pieces.
 //!
-//! Parts that are written have the usual length: a buffer between two places has as many bytes, so a
-//! part is sent from there. Longer ones were tried: they are put together in memory first, one after
-//! the other, where shorter ones are sent at once.
+//! Parts that are written have the usual length: a buffer between two places has as many bytes,
+//! so a part is sent from there. Longer ones were tried: they are put together in memory first, one
+//! after the other, where shorter ones are sent at once.
 
 use std::time::Duration;
 
