@@ -33,9 +33,9 @@ const ENDING: Ending = Ending {
     notes: "\
 An object (s3://BUCKET/KEY, gs://, az://, http://, https://) is read at one version; credentials and
 endpoint are those of the cloud's own tools. A pattern that ends in `*` (s3://BUCKET/sorted/part-*)
-stands for all objects that it fits, in the order of their keys. Several files are checked as if they were one, in the
-order given (`dpipe check records sorted/part-*`): the first record of a file must not be less than
-the last one of the file before.",
+stands for all objects that it fits, in the order of their keys. Several files are checked as if
+they were one, in the order given (`dpipe check records sorted/part-*`): the first record of a file
+must not be less than the last one of the file before.",
     zero: "the records are in order",
     one: Some("the records are not in order, or the last one is incomplete"),
     examples: &[
