@@ -55,7 +55,8 @@ impl Connections {
     fn note(&self, carried: ConnectionReport) {
         let mut all = self.by_addresses.lock();
         let is_known = all.contains_key(&carried.addresses);
-        let addresses = carried.addresses.filter(|_| is_known || all.len() < MAX_CONNECTIONS);
+        let told_apart = all.len() - usize::from(all.contains_key(&None));
+        let addresses = carried.addresses.filter(|_| is_known || told_apart < MAX_CONNECTIONS);
         let sum = all.entry(addresses).or_insert(ConnectionReport {
             addresses,
             requests: 0,
