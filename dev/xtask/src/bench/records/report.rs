@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// The columns in the order a reader wants them; other figures follow by name.
-const COLUMNS: [&str; 6] = ["wall_s", "cpu_s", "peak_rss_mib", "gb_per_s", "sync_after_s", "user_s"];
+const COLUMNS: [&str; 7] = ["wall_s", "durable_s", "cpu_s", "peak_rss_mib", "gb_per_s", "sync_after_s", "user_s"];
 
 /// Writes the files; returns the path of the JSON one. An earlier result is never overwritten.
 pub(in crate::bench) fn write(context: &Context, record: &Record) -> TaskResult<PathBuf> {
