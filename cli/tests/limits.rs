@@ -196,6 +196,37 @@ fn a_small_input_that_is_cut_while_it_is_read_is_an_error() {
     }
 }
 
+/// A file and its name are synced by two calls, unless that is not wanted.
+#[test]
+fn an_output_is_synced_unless_that_is_not_wanted() {
+    if !on_path("strace") {
+        println!("SKIPPED: an output is synced unless that is not wanted: strace is not there");
+        return;
+    }
+    let folder = folder();
+    good(&folder, "seq 5 > small; seq 900000 | sed 's/^/a rather long line of text that repeats /' > large");
+    good(&folder, "LC_ALL=C sort large > expected; cp small old; ln old other");
+    let syncs = "strace -f -qq -o calls -e trace=fsync,fdatasync,sync,syncfs";
+    for (job, output, calls) in [
+        ("small", "new", 2),
+        ("small", "new", 2),
+        ("--report small", "new", 2),
+        ("small", "old", 1),
+        ("-S 16M large", "sorted", 2),
+        ("-m small small", "merged", 2),
+    ] {
+        for (word, calls) in [("", calls), ("--no-sync", 0)] {
+            let (code, _, said) = shell(&folder, &format!("{syncs} $D sort {word} {job} -T . -o {output}"));
+            assert_eq!(code, Some(0), "{job} {word}: {said}");
+            let made = good(&folder, "grep -c 'sync(' calls || true");
+            assert_eq!(made.trim(), calls.to_string(), "{job} {word}");
+            let told = said.contains("not synced, as asked for");
+            assert_eq!(told, job.contains("--report") && !word.is_empty(), "{job} {word}: {said}");
+        }
+    }
+    good(&folder, "cmp sorted expected; cmp new small; cmp old small; cmp old other");
+}
+
 #[test]
 fn merging_streams_ends_with_whoever_reads() {
     let folder = folder();

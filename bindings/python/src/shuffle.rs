@@ -202,7 +202,7 @@ pub(crate) fn open_pieces(
 pub(crate) fn output_of(path: PathBuf, expected_len: u64) -> datapipes::Result<Output> {
     match path.to_str().filter(|name| objects::is_address(name)) {
         Some(address) => objects::output(address, expected_len),
-        None => Ok(Output::File(path)),
+        None => Ok(Output::file(path)),
     }
 }
 

@@ -100,6 +100,8 @@ pub(crate) struct Parsed {
     /// The file for metrics.
     pub(crate) metrics: Option<SideFileArgument>,
     pub(crate) explain: bool,
+    /// Whether the file of -o is durable when the command ends.
+    pub(crate) sync: bool,
     /// To be shown once on stderr: the environment asks for another order than that of bytes.
     pub(crate) collation_note: Option<String>,
 }
@@ -154,6 +156,7 @@ pub(crate) struct SortArgs {
     report_html: Option<SideFileArgument>,
     metrics: Option<SideFileArgument>,
     explain: bool,
+    no_sync: bool,
     /// --help or --version: nothing behind it counts.
     stop: Option<Action>,
     /// Whether `+POS1` is a key.
@@ -355,6 +358,7 @@ impl SortArgs {
             "report-html" => only(&mut self.report_html, given.to_vec(), "multiple report files specified")?,
             "metrics" => self.metrics = value.map(|name| OsString::from_vec(name).into()),
             "explain" => self.explain = true,
+            "no-sync" => self.no_sync = true,
             "spill-order" => {
                 let given = find_word(given, "--spill-order", &SPILL_WORDS)?;
                 self.spill_order = if given == b'c' { StageOrder::Cost } else { StageOrder::Given };
@@ -457,6 +461,7 @@ impl SortArgs {
             report_html: self.report_html,
             metrics: self.metrics,
             explain: self.explain,
+            sync: !self.no_sync,
             // Records and numbers have no collation.
             collation_note: collation_note.filter(|_| format == Format::Lines),
         })

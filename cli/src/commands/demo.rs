@@ -161,7 +161,7 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<(Outcome, Option<HtmlPage
 /// are measured.
 fn routes(input: &Path, output: &Path, spill: &Path) -> Result<Vec<Route>> {
     let machine = datapipes::discover();
-    let output = Output::File(output.to_path_buf());
+    let output = Output::file(output);
     let ways =
         sort::routes::ways(&machine, &[Input::open(input)?], &output, &[StagePlace::folder(spill)], StageOrder::Given)?;
     Ok(ways.into_iter().filter_map(|way| way.route.ok()).collect())

@@ -4,9 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use datapipes_core::topology::BlockDevice;
-use datapipes_core::{
-    Constraints, Dram, Error, ErrorKind, FileMode, Machine, MapOptions, OutputFile, Pages, Pool, Result, StagePlace,
-};
+use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pool, Result, StagePlace};
 
 use crate::control::Control;
 use crate::cut::CUT_ADVICE;
@@ -20,7 +18,7 @@ use crate::records::layout::Layout;
 use crate::report::{MethodReport, Movements, Phase, SortReport, SpacePlan};
 use crate::runs::packing::SpillCompression;
 use crate::runs::spill::Spill;
-use crate::sink::Sink;
+use crate::sink::{Sink, open_file};
 use crate::sort_method::SortMethod;
 use crate::space::Space;
 use crate::waits::SortWait;
@@ -191,8 +189,8 @@ impl<'a, L: Layout> Engine<'a, L> {
     /// Opens the output, and decides whether it is written in place, before anything is read.
     pub(crate) fn open_sink(&self, output: Output) -> Result<Sink<'_>> {
         match output {
-            Output::File(path) => {
-                let file = OutputFile::open(&path, FileMode::USUAL)?;
+            Output::File { path, sync } => {
+                let file = open_file(&path, sync)?;
                 // The file is still empty: the planner is told how long it is likely to become.
                 let typical_len = Some(self.control.progress.total.load(Relaxed).max(self.budget.block as u64));
                 let constraints = Constraints::default().typical_len(typical_len);

@@ -176,7 +176,7 @@ impl SortJob {
     /// a stream, memory or a place.
     pub fn between(machine: &Machine, format: RecordFormat, inputs: Vec<Input>, output: Output) -> SortJob {
         let folder = match &output {
-            Output::File(path) => match path.parent() {
+            Output::File { path, .. } => match path.parent() {
                 Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
                 _ => PathBuf::from("."),
             },

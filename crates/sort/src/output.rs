@@ -15,7 +15,13 @@ pub enum Output {
     /// A file. It is written under a temporary name and renamed when it is complete and synced, or
     /// it is written in place, if a rename would take the identity of the existing file from it
     /// ([`datapipes_core::OutputFile`]). It may be one of the inputs.
-    File(PathBuf),
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Whether the sort waits until the file and its name are durable. Without that it is
+        /// renamed when it is complete, and a power failure soon afterwards may take bytes of it.
+        sync: bool,
+    },
     /// Anything that is written in order: the standard output, a pipe.
     Stream {
         /// Its name for messages.
@@ -46,7 +52,7 @@ impl Output {
     pub fn to(path: &Path) -> Result<Output> {
         let fail = |errno: i32| Error::os("open", errno, path.display().to_string());
         match target_kind(path)? {
-            TargetKind::Nothing | TargetKind::File => Ok(Output::File(path.to_path_buf())),
+            TargetKind::Nothing | TargetKind::File => Ok(Output::file(path)),
             TargetKind::Folder => Err(fail(libc::EISDIR)),
             TargetKind::Socket => Err(fail(libc::ENXIO)),
             TargetKind::BlockDevice => Err(Error::new(
@@ -65,10 +71,24 @@ impl Output {
         }
     }
 
+    /// Returns the output of a file, which is synced.
+    pub fn file(path: impl Into<PathBuf>) -> Output {
+        Output::File { path: path.into(), sync: true }
+    }
+
+    /// Sets whether a file is synced; other outputs are as they were.
+    #[must_use]
+    pub fn synced(self, sync: bool) -> Output {
+        match self {
+            Output::File { path, .. } => Output::File { path, sync },
+            other => other,
+        }
+    }
+
     /// Returns its name for messages.
     pub fn name(&self) -> &Path {
         match self {
-            Output::File(path) => path,
+            Output::File { path, .. } => path,
             Output::Stream { name, .. } | Output::Memory { name, .. } => name,
             Output::Place(place) => place.name(),
         }

@@ -133,6 +133,15 @@ pub struct OutputReport {
     pub way: &'static str,
     /// The reason why it was written in place.
     pub why: Option<String>,
+    /// Whether it is a file that was synced, so that a power failure leaves it as it is.
+    pub synced: bool,
+}
+
+impl OutputReport {
+    /// What is said of an output that is no file.
+    pub(crate) fn by(way: &'static str) -> OutputReport {
+        OutputReport { way, why: None, synced: false }
+    }
 }
 
 /// The method of a sort.
@@ -471,6 +480,9 @@ impl fmt::Display for SortReport {
         }
         if let Some(why) = &self.output.why {
             writeln!(f, "  output  written in place, because {why}")?;
+        }
+        if matches!(self.output.way, "new" | "replaced" | "in-place") && !self.output.synced {
+            writeln!(f, "  output  not synced, as asked for: a power failure soon after this may take bytes of it")?;
         }
         for s in &self.spill {
             writeln!(f, "  spill   {} ({}): {}, {}", s.place, s.order, ByteCount(s.bytes), s.why)?;

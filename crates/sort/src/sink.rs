@@ -1,10 +1,10 @@
 //! An open output: a file that is renamed or written in place, a place that is published, or a
 //! stream.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datapipes_core::{Error, ErrorKind, OutputFile, Pipe, PublishOutcome, Result};
+use datapipes_core::{Error, ErrorKind, FileMode, OutputFile, Pipe, PublishOutcome, Result};
 use rustix::fs::FileType;
 
 use crate::input::Input;
@@ -101,20 +101,26 @@ impl<'a> Sink<'a> {
         match self {
             Sink::File { file, pipe } => {
                 movements.keep(MovementRole::Output, *pipe);
-                Ok(way_of(file.publish(bytes)?))
+                publish_file(file, bytes)
             }
             Sink::Memory { pipe, .. } => {
                 movements.keep(MovementRole::Output, *pipe);
-                Ok(OutputReport { way: "memory", why: None })
+                Ok(OutputReport::by("memory"))
             }
             Sink::Place { place, pipe } => {
                 movements.keep(MovementRole::Output, *pipe);
                 place.publish(bytes)?;
-                Ok(OutputReport { way: "published", why: None })
+                Ok(OutputReport::by("published"))
             }
-            Sink::Stream(_) => Ok(OutputReport { way: "stream", why: None }),
+            Sink::Stream(_) => Ok(OutputReport::by("stream")),
         }
     }
+}
+
+/// Opens the file of an output.
+pub(crate) fn open_file(path: &Path, sync: bool) -> Result<OutputFile> {
+    let file = OutputFile::open(path, FileMode::USUAL)?;
+    Ok(if sync { file } else { file.without_sync() })
 }
 
 /// Returns an error if so many bytes do not fit an output in memory.
@@ -138,11 +144,13 @@ pub(crate) fn explain(file: &OutputFile, e: Error) -> Error {
     }
 }
 
-/// How a file got its name.
-pub(crate) fn way_of(outcome: PublishOutcome) -> OutputReport {
-    match outcome {
-        PublishOutcome::New => OutputReport { way: "new", why: None },
-        PublishOutcome::Replaced => OutputReport { way: "replaced", why: None },
-        PublishOutcome::InPlace(reason) => OutputReport { way: "in-place", why: Some(reason.to_string()) },
-    }
+/// Gives a file of so many bytes its name, and says how.
+pub(crate) fn publish_file(file: OutputFile, bytes: u64) -> Result<OutputReport> {
+    let synced = file.is_synced();
+    let (way, why) = match file.publish(bytes)? {
+        PublishOutcome::New => ("new", None),
+        PublishOutcome::Replaced => ("replaced", None),
+        PublishOutcome::InPlace(reason) => ("in-place", Some(reason.to_string())),
+    };
+    Ok(OutputReport { way, why, synced })
 }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use datapipes_core::{Error, FileMode, OutputFile, Result};
+use datapipes_core::{Error, Result};
 
 use crate::control::Control;
 use crate::cut::cut;
@@ -32,7 +32,7 @@ use crate::records::entry::{self, Entry};
 use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::records::tally::Tally;
 use crate::report::{MethodReport, MovementRole, Movements, OutputReport, SortReport, StreamEnd};
-use crate::sink::{explain, way_of};
+use crate::sink::{explain, open_file, publish_file};
 
 /// The least and the most that counts as small, in bytes of all inputs together. Above the most,
 /// several threads gain more than their start takes (benchmarks/results/2026-11-23-sort-small.md).
@@ -273,14 +273,14 @@ impl SmallInput {
         read.verify(written, dropped)?;
         let movements = Movements::default();
         movements.add_stream(MovementRole::Input, StreamEnd::File, self.read);
-        let (len, mut way) = (bytes.len() as u64, OutputReport { way: "stream", why: None });
+        let (len, mut way) = (bytes.len() as u64, OutputReport::by("stream"));
         match output {
-            Output::File(path) => {
-                let file = OutputFile::open(&path, FileMode::USUAL)?;
+            Output::File { path, sync } => {
+                let file = open_file(&path, sync)?;
                 let result = file.begin(Some(len)).and_then(|()| control.check()).and_then(|()| file.write(&bytes));
                 result.map_err(|e| explain(&file, e))?;
                 movements.add_stream(MovementRole::Output, StreamEnd::File, len);
-                way = way_of(file.publish(len)?);
+                way = publish_file(file, len)?;
             }
             Output::Stream { name, file } if len > 0 => {
                 OrderedStream::new(name, file, control, &movements).write(0, &bytes)?;
@@ -288,7 +288,7 @@ impl SmallInput {
             Output::Memory { memory, .. } => {
                 memory.memory().write(0, &bytes)?;
                 movements.add_stream(MovementRole::Output, StreamEnd::File, len);
-                way = OutputReport { way: "memory", why: None };
+                way = OutputReport::by("memory");
             }
             Output::Stream { .. } | Output::Place(_) => {}
         }

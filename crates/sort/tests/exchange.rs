@@ -88,7 +88,7 @@ fn opened(keeper: &BlockKeeper, file: u64, from: u64, to: u64) -> Input {
 }
 
 fn merged(folder: &Folder, format: &RecordFormat, unique: bool, inputs: Vec<Input>, name: &str) -> Result<SortReport> {
-    let job = folder.job(format.clone(), &[]).inputs(inputs).output(Output::File(folder.path(name)));
+    let job = folder.job(format.clone(), &[]).inputs(inputs).output(Output::file(folder.path(name)));
     merge(usual_machine(), job.unique(unique).in_order(true))
 }
 

@@ -554,7 +554,7 @@ fn a_spill_place_that_is_not_there() {
 #[test]
 fn an_output_place_that_is_not_there() {
     let (folder, input, bytes) = scene(15, 1000);
-    let output = Output::File(folder.path("nowhere/sorted"));
+    let output = Output::file(folder.path("nowhere/sorted"));
     let error = sort(folder.job(RecordFormat::SORT_BENCHMARK, &[input]).output(output)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert!(error.to_string().contains("nowhere"), "{error}");

@@ -124,7 +124,7 @@ fn sorted_part(folder: &Folder, format: &RecordFormat, unique: bool, part: &Part
 fn merge_into(folder: &Folder, format: &RecordFormat, unique: bool, blocks: Vec<Dram>, name: &str) -> SortReport {
     let input = |(i, memory)| Input::Memory { name: format!("block {i}").into(), memory };
     let inputs = blocks.into_iter().enumerate().map(input).collect();
-    let job = folder.job(format.clone(), &[]).inputs(inputs).output(Output::File(folder.path(name))).unique(unique);
+    let job = folder.job(format.clone(), &[]).inputs(inputs).output(Output::file(folder.path(name))).unique(unique);
     merge(usual_machine(), job).unwrap()
 }
 

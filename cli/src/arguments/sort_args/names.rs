@@ -49,7 +49,7 @@ const LONG: [(&str, Takes, u8); 29] = [
 
 /// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with
 /// --version-sort.
-const EXACT: [(&str, Takes); 18] = [
+const EXACT: [(&str, Takes); 19] = [
     ("version", Nothing),
     ("records", Perhaps),
     ("u32", Nothing),
@@ -68,6 +68,7 @@ const EXACT: [(&str, Takes); 18] = [
     ("spill-order", Argument),
     ("spill-compression", Argument),
     ("method", Argument),
+    ("no-sync", Nothing),
 ];
 
 pub(crate) const CHECK_WORDS: [(&str, u8); 3] = [("quiet", b'C'), ("silent", b'C'), ("diagnose-first", b'c')];

@@ -167,7 +167,11 @@ fn verified(report: &SortReport) -> PageSection {
     let published = match (report.output.way, &report.output.why) {
         ("stream", _) => "The output is a stream: what its reader made of it is not known here.".to_owned(),
         (_, Some(why)) => format!("The output was written in place, because {why}."),
-        (way, None) => format!("The output was synced, and got its name when it was complete ({way})."),
+        (way @ ("new" | "replaced"), None) => {
+            let first = if report.output.synced { "was synced, and" } else { "was not synced, as asked for, and" };
+            format!("The output {first} got its name when it was complete ({way}).")
+        }
+        (way, None) => format!("The output appeared when it was complete ({way})."),
     };
     let mut blocks = vec![PageBlock::Checks(checks)];
     if !published.is_empty() {

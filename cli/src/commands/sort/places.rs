@@ -18,7 +18,7 @@ pub(super) fn output(parsed: &Parsed) -> Result<Output> {
     match &parsed.output {
         // No file has it; a folder and a name made of it would be another file.
         Some(path) if path.is_empty() => Err(Error::os("open", libc::ENOENT, "")),
-        Some(path) => Output::to(Path::new(path)),
+        Some(path) => Ok(Output::to(Path::new(path))?.synced(parsed.sync)),
         None => Ok(Output::Stream {
             name: PathBuf::from(standard_streams::OUTPUT),
             file: File::from(standard_streams::output_fd()?),

@@ -77,7 +77,7 @@ pub(crate) fn ways(
         Err(error) => ways.push(Way { title, route: Err(error.to_string()) }),
     }
     ways.push(match output {
-        Output::File(path) => match opened(path) {
+        Output::File { path, .. } => match opened(path) {
             Ok((title, file)) => explain(title, &memory, file.ssd()),
             Err(error) => Way { title: "output".into(), route: Err(error.to_string()) },
         },

@@ -116,6 +116,7 @@ pub struct AtomicFile {
     /// The file that it is to replace, open for writing.
     there: Option<OwnedFd>,
     whole: Whole,
+    is_synced: bool,
     owner: OwningProcess,
 }
 
@@ -190,7 +191,8 @@ impl AtomicFile {
                         let _ = folder.remove(hidden);
                     }
                 })?;
-                Ok(AtomicFile { ssd, shown, place, hidden, naming, mode, there, whole, owner: OwningProcess::here() })
+                let (is_synced, owner) = (true, OwningProcess::here());
+                Ok(AtomicFile { ssd, shown, place, hidden, naming, mode, there, whole, is_synced, owner })
             }
             // Nothing can be made beside the target, so the file is completed elsewhere.
             None => {
@@ -205,6 +207,7 @@ impl AtomicFile {
                     mode,
                     there,
                     whole,
+                    is_synced: true,
                     owner: OwningProcess::here(),
                 })
             }
@@ -236,6 +239,14 @@ impl AtomicFile {
             Whole::Copied(reason) => Some(reason),
             Whole::Always | Whole::UnlessLost => None,
         }
+    }
+
+    /// Gives the file its name without waiting until it is durable: a power failure, or a crash of
+    /// the system, soon after [`publish`](Self::publish) may leave it incomplete under its name.
+    #[must_use]
+    pub fn without_sync(mut self) -> AtomicFile {
+        self.is_synced = false;
+        self
     }
 
     /// Sets the file's length, makes it durable and gives it its name.
@@ -387,7 +398,7 @@ impl AtomicFile {
     /// Makes the name durable that the file now has.
     fn named(&self, published: PublishOutcome) -> Result<PublishOutcome> {
         names::unlock(self.fd());
-        if let Some((folder, _)) = &self.place {
+        if let (Some((folder, _)), true) = (&self.place, self.is_synced) {
             let shown = || folder.path().display().to_string();
             folder.sync(self.fd()).map_err(|e| {
                 Error::os("sync", e.raw_os_error(), shown()).with_advice(format!(
@@ -402,7 +413,8 @@ impl AtomicFile {
     /// Copies the bytes into the existing file.
     fn copy(&mut self, len: u64, reason: InPlaceReason) -> Result<PublishOutcome> {
         let Some(there) = self.there.take() else { return Err(self.failed("open", Errno::NOENT)) };
-        let target = InPlaceFile::new(there, &self.shown, reason)?;
+        let mut target = InPlaceFile::new(there, &self.shown, reason)?;
+        target.is_synced = self.is_synced;
         target.begin(Some(len))?;
         let why = target.reason().clone();
         copy_all(&self.ssd, target.ssd(), len)
@@ -411,6 +423,9 @@ impl AtomicFile {
     }
 
     fn sync(&self) -> Result<()> {
+        if !self.is_synced {
+            return Ok(());
+        }
         rustix::fs::fsync(self.fd()).map_err(|e| self.failed("sync", e))
     }
 

@@ -22,6 +22,7 @@ pub struct InPlaceFile {
     ssd: Ssd,
     reason: InPlaceReason,
     begun: AtomicBool,
+    pub(super) is_synced: bool,
     owner: OwningProcess,
 }
 
@@ -31,6 +32,7 @@ impl InPlaceFile {
             ssd: Ssd::from_fd(file, path)?,
             reason,
             begun: AtomicBool::new(false),
+            is_synced: true,
             owner: OwningProcess::here(),
         })
     }
@@ -125,7 +127,9 @@ impl InPlaceFile {
         if self.ssd.len().map_err(incomplete)? != len {
             self.ssd.set_len(len).map_err(incomplete)?;
         }
-        self.ssd.sync().map_err(incomplete)?;
+        if self.is_synced {
+            self.ssd.sync().map_err(incomplete)?;
+        }
         Ok(self.reason)
     }
 

@@ -57,6 +57,26 @@ impl OutputFile {
         AtomicFile::of(target, Whole::UnlessLost).map(OutputFile::Draft)
     }
 
+    /// As [`AtomicFile::without_sync`]: publishing does not wait until the file is durable.
+    #[must_use]
+    pub fn without_sync(self) -> OutputFile {
+        match self {
+            OutputFile::Draft(draft) => OutputFile::Draft(draft.without_sync()),
+            OutputFile::InPlace(mut file) => {
+                file.is_synced = false;
+                OutputFile::InPlace(file)
+            }
+        }
+    }
+
+    /// Whether publishing waits until the file is durable.
+    pub fn is_synced(&self) -> bool {
+        match self {
+            OutputFile::Draft(draft) => draft.is_synced,
+            OutputFile::InPlace(file) => file.is_synced,
+        }
+    }
+
     /// The file, for writing after [`begin`](Self::begin).
     pub fn ssd(&self) -> &Ssd {
         match self {
