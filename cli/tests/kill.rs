@@ -221,12 +221,12 @@ fn a_signal_that_comes_after_the_work_ends_the_program() {
         (&["stream", "--from", "file:in", "-o", "streamed"], "streamed"),
         (&["checkpoint", "save", "ck", "in"], "ck/checkpoint-00000000000000000001"),
     ];
-    for (words, output) in commands {
+    let interrupted = |words: &[&str], output: &str| {
         // The output has its name as soon as the call is made; that of a checkpoint, too.
         let mut traced = Command::new("strace");
         traced.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=linkat,renameat2,renameat"]);
         traced
-            .args(["-e", "inject=linkat,renameat2,renameat:delay_exit=20000000", env!("CARGO_BIN_EXE_dpipe")])
+            .args(["-e", "inject=linkat,renameat2,renameat:delay_exit=10000000", env!("CARGO_BIN_EXE_dpipe")])
             .args(words);
         let mut child = traced.current_dir(folder.at()).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         until("the output has its name", || folder.path(output).exists());
@@ -237,7 +237,13 @@ fn a_signal_that_comes_after_the_work_ends_the_program() {
         let status = bounded("strace", move || child.wait()).unwrap();
         // strace dies as its child did.
         assert_eq!(status.signal(), Some(libc::SIGINT), "{words:?}: {status}");
-    }
+    };
+    // Each of them is held for long, so they are held at once.
+    std::thread::scope(|scope| {
+        for (words, output) in commands {
+            scope.spawn(move || interrupted(words, output));
+        }
+    });
     assert_eq!(fs::read(folder.path("sorted")).unwrap(), b"a\nb\n");
     assert_eq!(fs::read(folder.path("copied")).unwrap(), b"b\na\n");
     assert_eq!(fs::read(folder.path("streamed")).unwrap(), b"b\na\n");

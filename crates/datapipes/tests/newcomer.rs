@@ -122,6 +122,8 @@ fn an_empty_crate_uses_the_library() {
     let mut command = Command::new(env!("CARGO"));
     command.args(["run", "--offline", "--quiet", "--"]).arg(&input).arg(&output).arg(dir.join("log"));
     let target = root().join("target/newcomer");
+    // Nobody debugs it, and it is built once.
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
     let ran = command.current_dir(dir).env("CARGO_TARGET_DIR", target).env_remove("RUSTFLAGS").output().unwrap();
     let (said, why) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && said.ends_with("done\n"), "{}\n{said}\n{why}", ran.status);

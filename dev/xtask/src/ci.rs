@@ -24,12 +24,6 @@ pub(crate) fn run() -> TaskResult<()> {
     let docs = ["doc", "--workspace", "--no-deps", "--features", test::OPTIONAL];
     steps.run("docs", || finish(cargo(&docs).env("RUSTDOCFLAGS", "-D warnings")));
     steps.run("test", || test::run(&[]));
-    // Spans and events, and the recorder of the crate `metrics`, are in no program unless asked
-    // for.
-    let of = "datapipes/sort,datapipes/cache,datapipes/log,datapipes/fabric,datapipes/tracing,datapipes-metrics/facade";
-    let features =
-        ["-p", "datapipes", "-p", "datapipes-metrics", "--features", of, "--test", "tracing", "--test", "facade"];
-    steps.run("features", || test::run(&features.map(str::to_owned)));
     steps.run("shuttle", || shuttle::run(&[]));
     packages::add_steps(&mut steps);
     steps.run("demo", demo);

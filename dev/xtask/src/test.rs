@@ -20,8 +20,11 @@ use std::time::{Duration, Instant};
 const TOOLS: [(&str, &str); 4] =
     [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
-/// What is off by default and has tests: objects in buckets, TLS between machines.
-pub(crate) const OPTIONAL: &str = "dpipe/object,datapipes-net/tls,datapipes-fabric/tls";
+/// What is off by default and has tests: objects in buckets, TLS between machines, spans and events
+/// of all products, the recorder of the crate `metrics`. What is built without them is compiled for
+/// the Python package and for the program of a newcomer.
+pub(crate) const OPTIONAL: &str = "dpipe/object,datapipes-net/tls,datapipes-fabric/tls,datapipes/sort,\
+     datapipes/cache,datapipes/log,datapipes/fabric,datapipes/tracing,datapipes-metrics/facade";
 
 pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     for (tool, purpose) in TOOLS {
