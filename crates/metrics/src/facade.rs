@@ -9,6 +9,9 @@ use crate::measurement::{Label, Measurement, MeasurementKind, Unit};
 use crate::sample::{Sample, SampleValue};
 use crate::vocabulary;
 
+/// A sample's name and labels.
+type SampleKey = (&'static str, Vec<(Label, String)>);
+
 /// Publishes samples to the recorder that the program installed. Without one it does nothing.
 ///
 /// Counters of things and bytes are counters there, and hold the sum. Counters of seconds are
@@ -27,7 +30,7 @@ use crate::vocabulary;
 pub struct FacadePublisher {
     /// What was recorded of each histogram, by the name and labels of its samples, and in which
     /// publication it was last.
-    recorded: BTreeMap<(&'static str, Vec<(Label, String)>), (u64, Histogram)>,
+    recorded: BTreeMap<SampleKey, (u64, Histogram)>,
     /// How often samples were published.
     publications: u64,
 }

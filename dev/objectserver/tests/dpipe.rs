@@ -127,6 +127,12 @@ fn sorts_objects_into_an_object() {
     scene.succeeds(&["sort", "-m", "s3://box/sorted", "s3://box/merged", "-u", "-o", "unique"]);
     lines.dedup();
     assert!(std::fs::read(scene.folder.path("unique")).unwrap() == (lines.join("\n") + "\n").as_bytes());
+    // Inputs that are not in order, which is seen after much was written.
+    let falls: Vec<String> = (0..2_000_000).map(|at| format!("{:08}\n", (at + 1_000_000) % 2_000_000)).collect();
+    std::fs::write(scene.folder.path("falls"), falls.concat()).unwrap();
+    scene.succeeds(&["sort", "-m", "--parallel=2", "falls", "-o", "fallen"]);
+    scene.succeeds(&["sort", "-m", "--parallel=2", "falls", "-o", "s3://box/fallen"]);
+    assert!(scene.server.bytes("box", "fallen").unwrap() == std::fs::read(scene.folder.path("fallen")).unwrap());
     // Onto one of its inputs.
     scene.succeeds(&["sort", "-r", "s3://box/sorted", "-o", "s3://box/sorted"]);
     let reversed = scene.server.bytes("box", "sorted").unwrap();

@@ -172,6 +172,9 @@ impl FromStr for ObjectAddress {
             let bucket = format!("{prefix}{bucket}");
             return Ok(ObjectAddress { scheme, bucket, key: key.to_owned(), is_pattern: false, shown: shown(text) });
         }
+        if matches!(bucket, "." | "..") {
+            return Err(bad("the bucket's name is a path of folders"));
+        }
         if !bucket.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) || bucket.len() > 255 {
             return Err(bad("the bucket's name has characters that no server takes"));
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use datapipes_core::{ErrorKind, Result};
 use datapipes_object::{CreateOptions, ObjectClient};
 use datapipes_objectserver::{ProxyFault, ProxyRequest, S3Server};
+use datapipes_testkit::until;
 use scene::{Scene, clear, is_complete, is_part, machine, quick, random, read_all, times, write_all};
 
 const SIZE: usize = 1_500_000;
@@ -244,6 +245,84 @@ fn an_answer_to_publishing_that_nobody_can_read() {
     let (written, ..) = write_through(times(u64::MAX, mute, whole_object), 100_000);
     let error = written.unwrap_err();
     clear(&error, error.kind(), "may be published");
+}
+
+/// The first request that publishes is refused by a server that fails, later ones by one that does
+/// not know the upload.
+#[test]
+fn an_upload_that_is_gone_after_a_failure_may_be_published() {
+    let completes = AtomicU64::new(0);
+    let faults = move |request: &ProxyRequest| match is_complete(request) {
+        true if completes.fetch_add(1, SeqCst) == 0 => ProxyFault::Refuse(500, "InternalError".into()),
+        true => ProxyFault::Refuse(404, "NoSuchUpload".into()),
+        false => ProxyFault::Pass,
+    };
+    let (written, whole, _) = write_through(faults, 11 << 20);
+    let error = written.unwrap_err();
+    clear(&error, ErrorKind::NotFound, "may be published");
+    assert!(whole.is_none() && !error.to_string().contains("it was published"), "{error}");
+}
+
+#[test]
+fn a_conflict_with_another_request_says_nothing_of_what_is_there() {
+    let conflict = ProxyFault::Refuse(409, "ConditionalRequestConflict".into());
+    let (written, whole, _) = write_through(times(1, conflict.clone(), is_complete), 11 << 20);
+    written.unwrap();
+    assert_eq!(whole, Some(true));
+    let (written, ..) = write_through(times(u64::MAX, conflict, is_complete), 11 << 20);
+    let error = written.unwrap_err();
+    clear(&error, ErrorKind::Busy, "another program writes this object");
+    assert!(!error.to_string().contains("exists"), "{error}");
+}
+
+/// The refusal of a server that says 200 first is shown as one.
+#[test]
+fn an_error_in_the_place_of_an_object_that_was_put_is_named() {
+    let whole_object = |request: &ProxyRequest| request.method == "PUT" && !is_part(request);
+    let late = ProxyFault::RefuseAfter(200, "AccessDenied".into());
+    let (written, ..) = write_through(times(u64::MAX, late, whole_object), 100_000);
+    clear(&written.unwrap_err(), ErrorKind::PermissionDenied, "AccessDenied");
+}
+
+#[test]
+fn a_client_that_is_stopped_publishes_by_no_further_request() {
+    let (scene, machine) = (Scene::new(), machine());
+    let completes = Arc::new(AtomicU64::new(0));
+    let counted = completes.clone();
+    let faults = move |request: &ProxyRequest| match is_complete(request) {
+        true => {
+            counted.fetch_add(1, SeqCst);
+            ProxyFault::Refuse(503, "SlowDown".into())
+        }
+        false => ProxyFault::Pass,
+    };
+    let (_proxy, client) = scene.behind(quick().retries(8).longest_pause(Duration::from_secs(600)), faults);
+    let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until("it was refused", || completes.load(SeqCst) > 0);
+            client.stop();
+        });
+        write_all(&machine, &object, &random(11 << 20, 1), 11 << 20).unwrap_err()
+    });
+    clear(&error, ErrorKind::Device, "may be published");
+    assert_eq!(completes.load(SeqCst), 1);
+}
+
+/// Requests without an answer are of no connection, and counted.
+#[test]
+fn connections_add_up_to_the_object_whatever_breaks() {
+    for fault in [ProxyFault::CutRequest, ProxyFault::LoseAnswer, ProxyFault::Refuse(503, "SlowDown".into())] {
+        let (scene, machine) = (Scene::new(), machine());
+        let (_proxy, client) = scene.behind(quick(), times(3, fault.clone(), is_part));
+        let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
+        write_all(&machine, &object, &random(30 << 20, 1), 30 << 20).unwrap();
+        let report = object.report();
+        let sum = |of: fn(&datapipes_object::ConnectionReport) -> u64| report.by_connection.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|one| one.requests), report.requests, "{fault:?}");
+        assert_eq!(sum(|one| one.sent_bytes), report.sent_bytes, "{fault:?}");
+        assert_eq!(sum(|one| one.received_bytes), report.received_bytes, "{fault:?}");
+    }
 }
 
 #[test]

@@ -58,10 +58,11 @@ impl<L: Layout> Merger<'_, L> {
     }
 
     /// Whether files of `total` bytes may be merged into the target by several threads. If
-    /// duplicates are dropped, a part's offset in the output is not known in advance.
+    /// duplicates are dropped, a part's offset in the output is not known in advance. If a file
+    /// turns out not to be in order, all is written again, which an object does not take.
     pub(crate) fn may_divide(&self, total: u64, target: Target<'_>) -> bool {
         self.parts(total) > 1
-            && matches!(target, Target::File { .. })
+            && matches!(target, Target::File { padded, .. } if padded || self.coded)
             && !self.unique
             && self.layout.numbers().is_none()
     }

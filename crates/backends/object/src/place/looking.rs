@@ -10,12 +10,26 @@ use super::handle::ObjectPlace;
 use super::pinned::Pinned;
 use super::published::PublishedObject;
 use crate::server::byte_sum::ByteSum;
-use crate::server::failure::status;
+use crate::server::failure::{is_there, status};
 
 /// How often an object is looked for that was just published.
 const MAX_LOOKS: u32 = 3;
 /// The pause between the looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// What is known of an object after the request that publishes.
+pub(super) struct Sent {
+    pub(super) e_tag: Option<String>,
+    pub(super) sum: Option<ByteSum>,
+    /// An answer was lost, and the server does not know the upload any more.
+    pub(super) is_lost: bool,
+}
+
+/// The error of publishing where an answer is missing.
+fn perhaps_published(kind: ErrorKind, why: &str) -> Error {
+    Error::new(kind, "publish", format!("{why}; an answer is missing, so the object may be published"))
+        .with_advice("look at the object before writing it again")
+}
 
 impl ObjectPlace {
     /// Refuses to publish a new object where there is one. The condition that goes with the request
@@ -51,17 +65,11 @@ impl ObjectPlace {
     /// The error of the request that publishes.
     pub(super) fn unpublished(&self, error: &object_store::Error, perhaps_done: bool, failed_before: bool) -> Error {
         let made = self.failed("publish", error);
-        match status(error) {
-            Some(409 | 412) if self.store.exchange.only_new.load(SeqCst) => {
-                let perhaps = if failed_before { " (an attempt whose answer was lost may have made it)" } else { "" };
-                self.exists_already(perhaps)
-            }
-            _ if perhaps_done => {
-                let why = format!("{}; an answer is missing, so the object may be published", made.context());
-                Error::new(made.kind(), "publish", why).with_advice("look at the object before writing it again")
-            }
-            _ => made,
+        if is_there(error) && self.store.exchange.only_new.load(SeqCst) {
+            let perhaps = if failed_before { " (an attempt whose answer was lost may have made it)" } else { "" };
+            return self.exists_already(perhaps);
         }
+        if perhaps_done { perhaps_published(made.kind(), made.context()) } else { made }
     }
 
     /// Looks at what was just published, and again where it is not there yet.
@@ -78,14 +86,14 @@ impl ObjectPlace {
         }
     }
 
-    /// Looks at the object that was published.
-    pub(super) async fn verify(
-        &self,
-        len: u64,
-        e_tag: Option<String>,
-        sum: Option<ByteSum>,
-    ) -> Result<PublishedObject> {
+    /// Looks at the object that was published; whether it was is not known if the answer was lost.
+    pub(super) async fn verify(&self, len: u64, sent: Sent) -> Result<PublishedObject> {
+        let Sent { e_tag, sum, is_lost } = sent;
         let seen = self.look_again().await.map_err(|error| {
+            if is_lost {
+                let why = format!("{}; the upload is gone from the server", error.context());
+                return perhaps_published(error.kind(), &why);
+            }
             if error.kind() == ErrorKind::NotFound {
                 let why = format!("it was published, but the server does not have it: {}", error.context());
                 return Error::new(ErrorKind::NotFound, "publish", why)
@@ -96,6 +104,10 @@ impl ObjectPlace {
             Error::new(error.kind(), "publish", why).with_advice(advice)
         })?;
         let wrong = |what: String| {
+            if is_lost {
+                let why = format!("{}: the upload is gone from the server, and {what}", self.name);
+                return Err(perhaps_published(ErrorKind::Corrupt, &why));
+            }
             let why = format!(
                 "{}: it was published, but the object at the server is not what was published: {what}",
                 self.name
@@ -104,24 +116,25 @@ impl ObjectPlace {
                 .with_advice("another writer may have replaced it; look at it"))
         };
         if seen.len != len {
-            return wrong(format!("it has {} bytes instead of {len}", seen.len));
+            return wrong(format!("the object there has {} bytes instead of {len}", seen.len));
         }
         let bare = |tag: &str| tag.trim_matches('"').to_owned();
         if let (Some(mine), Some(its)) = (e_tag.as_deref().map(bare), seen.e_tag().map(bare))
             && mine != its
         {
-            return wrong("it has another ETag".into());
+            return wrong("the object there has another ETag".into());
         }
         // A server may have a sum of another kind than the one that was sent.
         let checked = match (sum, seen.sum()) {
             (Some(mine), Some(its)) if mine.kind != its.kind => false,
-            (Some(mine), Some(its)) if mine != its => return wrong(format!("it has another {}", mine.kind.name())),
+            (Some(mine), Some(its)) if mine != its => {
+                return wrong(format!("the object there has another {}", mine.kind.name()));
+            }
             (mine, its) => mine.is_some() && its.is_some(),
         };
         if e_tag.is_none() && !checked {
-            let why =
-                format!("{}: the answer to publishing was lost, and an object of this length is there", self.name);
-            return Err(Error::new(ErrorKind::Device, "publish", why).with_advice("compare it before relying on it"));
+            let why = format!("{}: an object of this length is there", self.name);
+            return Err(perhaps_published(ErrorKind::Device, &why));
         }
         self.was_published.store(true, SeqCst);
         let (e_tag, version) = (seen.e_tag().map(str::to_owned), seen.version().map(str::to_owned));

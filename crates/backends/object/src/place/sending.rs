@@ -25,6 +25,7 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::{MultipartId, PutOptions, PutPayload};
 
 use super::handle::ObjectPlace;
+use super::looking::Sent;
 use super::parts::{DROPPED, PartBuffer, PartState, Phase, advised};
 use super::published::PublishedObject;
 use super::upload::Upload;
@@ -229,8 +230,20 @@ impl ObjectPlace {
         }
         let one =
             upload.id.get().is_none() && upload.parts.lock().is_one_buffer() && len <= upload.parts.lock().part_bytes;
-        let (e_tag, sum) = if one { self.put_whole(upload, len).await? } else { self.complete(upload, len).await? };
-        self.verify(len, e_tag, sum).await
+        let sent = if one { self.put_whole(upload, len).await? } else { self.complete(upload, len).await? };
+        self.verify(len, sent).await
+    }
+
+    /// Waits for a pause, if there is to be another attempt. A request that publishes is not cut,
+    /// but none is begun once the client was stopped.
+    async fn publishes_again(&self, pause: Option<Duration>) -> bool {
+        let Some(pause) = pause.filter(|_| !self.client.has_stopped()) else { return false };
+        select(pin!(self.client.has_to_stop()), pin!(tokio::time::sleep(pause))).await;
+        if self.client.has_stopped() {
+            return false;
+        }
+        self.store.exchange.again();
+        true
     }
 
     fn is_only_new(&self, upload: &Upload) -> bool {
@@ -238,8 +251,8 @@ impl ObjectPlace {
         upload.only_new && !self.was_published.load(SeqCst)
     }
 
-    /// Puts an object of one part by one request. Returns its tag and its checksum.
-    async fn put_whole(&self, upload: &Upload, len: u64) -> Result<(Option<String>, Option<ByteSum>)> {
+    /// Puts an object of one part by one request.
+    async fn put_whole(&self, upload: &Upload, len: u64) -> Result<Sent> {
         let bytes = {
             let parts = upload.parts.lock();
             match parts.states.get(&0) {
@@ -253,22 +266,22 @@ impl ObjectPlace {
         loop {
             let put = self.store.objects.put_opts(&self.store.path, payload.clone(), PutOptions::default()).await;
             match put {
-                Ok(put) => return Ok((put.e_tag, self.store.exchange.part_sum(0))),
+                Ok(put) => {
+                    return Ok(Sent { e_tag: put.e_tag, sum: self.store.exchange.part_sum(0), is_lost: false });
+                }
                 Err(error) => {
                     perhaps_done |= may_be_done(&error);
                     let failed_before = attempts.failed() > 0;
-                    let Some(pause) = attempts.after_publishing(&error) else {
+                    if !self.publishes_again(attempts.after_publishing(&error)).await {
                         return Err(self.unpublished(&error, perhaps_done, failed_before));
-                    };
-                    self.store.exchange.again();
-                    tokio::time::sleep(pause).await;
+                    }
                 }
             }
         }
     }
 
-    /// Sends what is left and completes the upload. Returns the object's tag and its checksum.
-    async fn complete(&self, upload: &Arc<Upload>, len: u64) -> Result<(Option<String>, Option<ByteSum>)> {
+    /// Sends what is left and completes the upload.
+    async fn complete(&self, upload: &Arc<Upload>, len: u64) -> Result<Sent> {
         let (part_bytes, numbers): (u64, Vec<u32>) = {
             let parts = upload.parts.lock();
             let filling = parts.states.iter().filter(|(_, state)| matches!(state, PartState::Filling(_)));
@@ -315,17 +328,17 @@ impl ObjectPlace {
         loop {
             let copies = ids.iter().map(|id| PartId { content_id: id.content_id.clone() }).collect();
             match self.uploads()?.complete_multipart(&self.store.path, &id, copies).await {
-                Ok(put) => return Ok((put.e_tag, sum)),
+                Ok(put) => return Ok(Sent { e_tag: put.e_tag, sum, is_lost: false }),
                 // An attempt whose answer was lost may have succeeded: the upload is gone then.
-                Err(error) if attempts.failed() > 0 && status(&error) == Some(404) => return Ok((None, sum)),
+                Err(error) if attempts.failed() > 0 && status(&error) == Some(404) => {
+                    return Ok(Sent { e_tag: None, sum, is_lost: true });
+                }
                 Err(error) => {
                     perhaps_done |= may_be_done(&error);
                     let failed_before = attempts.failed() > 0;
-                    let Some(pause) = attempts.after_publishing(&error) else {
+                    if !self.publishes_again(attempts.after_publishing(&error)).await {
                         return Err(self.unpublished(&error, perhaps_done, failed_before));
-                    };
-                    self.store.exchange.again();
-                    tokio::time::sleep(pause).await;
+                    }
                 }
             }
         }

@@ -62,7 +62,7 @@ impl Upload {
     }
 
     /// Nobody can publish it any more: writes are refused from now on, and requests that send parts
-    /// are cut. Returns whether anything of it may be at the server.
+    /// are cut. Returns whether anything of it may be at the server, once.
     pub(super) fn end(&self) -> bool {
         let mut parts = self.parts.lock();
         if matches!(parts.phase, Phase::Published(_)) {
@@ -72,10 +72,10 @@ impl Upload {
             parts.phase = Phase::Dropped;
         }
         drop(parts);
-        self.ended.send_replace(true);
+        let had_ended = self.ended.send_replace(true);
         self.changed.notify_waiters();
         // A request that is counted after this look sees that the upload has ended.
-        self.id.initialized() || self.requests.load(SeqCst) > 0
+        !had_ended && (self.id.initialized() || self.requests.load(SeqCst) > 0)
     }
 
     pub(super) fn has_ended(&self) -> bool {

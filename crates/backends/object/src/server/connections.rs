@@ -13,15 +13,14 @@ use hyper_util::client::legacy::connect::HttpInfo;
 /// The most connections that are told apart; what further ones carry is counted together.
 const MAX_CONNECTIONS: usize = 256;
 
-/// What one connection to a server carried for an object. Requests that got no answer are of no
-/// connection.
+/// What one connection to a server carried for an object.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ConnectionReport {
     /// Its addresses: this machine's and the server's. `None` for all connections together that
-    /// came after the first 256.
+    /// came after the first 256, and for requests that got no answer.
     pub addresses: Option<(SocketAddr, SocketAddr)>,
-    /// Requests that were answered.
+    /// Requests.
     pub requests: u64,
     /// Bytes of answers that came.
     pub received_bytes: u64,
@@ -87,15 +86,19 @@ pub(crate) struct ConnectionUse {
     connections: Arc<Connections>,
     addresses: Addresses,
     began: Instant,
-    sent: u64,
+    sent: Arc<AtomicU64>,
     received: u64,
 }
 
 impl ConnectionUse {
-    /// Begins with the answer to a request that was made at `began`.
-    pub(crate) fn of(answer: &Extensions, of: &Arc<Connections>, began: Instant, sent: u64) -> ConnectionUse {
-        let addresses = answer.get::<HttpInfo>().map(|info| (info.local_addr(), info.remote_addr()));
-        ConnectionUse { connections: of.clone(), addresses, began, sent, received: 0 }
+    /// Begins with a request, whose bytes are counted in `sent` as they go.
+    pub(crate) fn begin(of: &Arc<Connections>, sent: Arc<AtomicU64>) -> ConnectionUse {
+        ConnectionUse { connections: of.clone(), addresses: None, began: Instant::now(), sent, received: 0 }
+    }
+
+    /// Notes that the answer came, and by which connection.
+    pub(crate) fn answered(&mut self, answer: &Extensions) {
+        self.addresses = answer.get::<HttpInfo>().map(|info| (info.local_addr(), info.remote_addr()));
     }
 
     /// Notes bytes of the answer.
@@ -111,7 +114,7 @@ impl Drop for ConnectionUse {
             addresses: self.addresses,
             requests: 1,
             received_bytes: self.received,
-            sent_bytes: self.sent,
+            sent_bytes: self.sent.load(Relaxed),
             busy: self.began.elapsed(),
         });
     }

@@ -68,7 +68,15 @@ impl ServerRefusal {
     /// Whether another attempt may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         let code = matches!(self.code.as_str(), "SlowDown" | "InternalError" | "RequestTimeout" | "ServiceUnavailable");
-        code || self.status >= 500 && !matches!(self.status, 501 | 507) || matches!(self.status, 408 | 425 | 429)
+        code || self.is_conflict()
+            || self.status >= 500 && !matches!(self.status, 501 | 507)
+            || matches!(self.status, 408 | 425 | 429)
+    }
+
+    /// Whether another request for the same object was under way, which says nothing of what is
+    /// there.
+    fn is_conflict(&self) -> bool {
+        matches!(self.code.as_str(), "ConditionalRequestConflict" | "OperationAborted")
     }
 
     fn kind(&self) -> ErrorKind {
@@ -78,6 +86,7 @@ impl ServerRefusal {
             }
             (401 | 403, _) | (..300, "AccessDenied") => ErrorKind::PermissionDenied,
             (404, _) => ErrorKind::NotFound,
+            (_, "ConditionalRequestConflict" | "OperationAborted") => ErrorKind::Busy,
             (412, _) => ErrorKind::Corrupt,
             (416, _) => ErrorKind::OutOfRange,
             (507, _) => ErrorKind::NoSpace,
@@ -91,6 +100,9 @@ impl ServerRefusal {
         match (self.status, self.code.as_str()) {
             (_, "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired") => {
                 Some("the credentials are expired: get new ones")
+            }
+            (_, "ConditionalRequestConflict" | "OperationAborted") => {
+                Some("another program writes this object: try later")
             }
             (_, "RequestTimeTooSkewed") => Some("set this machine's clock"),
             (_, "SignatureDoesNotMatch" | "InvalidAccessKeyId") => Some("check the credentials"),
@@ -160,6 +172,11 @@ pub(crate) fn may_be_done(error: &object_store::Error) -> bool {
         Cause::Broken(broken) => broken.sent,
         Cause::Other => !matches!(error, object_store::Error::NotSupported { .. }),
     }
+}
+
+/// Whether the server says that the object is there already, or is another than it was.
+pub(crate) fn is_there(error: &object_store::Error) -> bool {
+    matches!(cause(error), Cause::Refused(refusal) if matches!(refusal.status, 409 | 412) && !refusal.is_conflict())
 }
 
 /// The status of the answer, where the server gave one.

@@ -24,6 +24,7 @@ pub(crate) mod exchange;
 pub(crate) mod failure;
 pub(crate) mod leftovers;
 mod list_page;
+mod profiles;
 pub(crate) mod retry;
 mod secrets;
 pub(crate) mod settings;

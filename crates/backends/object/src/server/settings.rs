@@ -7,8 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use datapipes_core::{Error, ErrorKind, Result};
@@ -16,11 +14,9 @@ use object_store::aws::AmazonS3ConfigKey;
 use object_store::azure::AzureConfigKey;
 use object_store::gcp::GoogleConfigKey;
 
+use super::profiles::{self, Section};
 use super::secrets::Secrets;
 use crate::address::ObjectScheme;
-
-/// The most bytes of a profile file that are read.
-const MAX_PROFILE: u64 = 1 << 20;
 
 /// Settings by the names of environment variables.
 #[derive(Clone, Default)]
@@ -32,6 +28,11 @@ pub(crate) struct Settings {
     unread: Option<&'static str>,
     /// Whether the profile says in its `services` where S3 is, and nothing else does.
     unread_endpoint: bool,
+    /// Why a profile file is not understood that might say where S3 is, or who asks.
+    bad_file: Option<String>,
+    /// The settings that a profile has, by their names in the environment: what they are called
+    /// there.
+    of_profile: BTreeMap<String, &'static str>,
 }
 
 /// The names in a profile of what says where credentials come from, and is not read.
@@ -77,6 +78,10 @@ impl Settings {
             return Err(bad(why).with_advice("its section is [NAME] in credentials, [profile NAME] in config"));
         }
         if scheme == ObjectScheme::S3 {
+            if let Some(why) = &self.bad_file {
+                let advice = "mend it, or set AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE, to /dev/null for none";
+                return Err(bad(format!("a profile file: {why}")).with_advice(advice));
+            }
             self.check_credentials()?;
             if self.unread_endpoint {
                 let why = "the profile has `services`, which is not read, and no `endpoint_url`".to_owned();
@@ -86,12 +91,14 @@ impl Settings {
         let forbids_plain = self.get(&format!("{prefix}ALLOW_HTTP")).is_some_and(is_no);
         for (name, value) in self.with_prefix(prefix).filter(|(name, value)| !value.is_empty() && is_taken(name)) {
             if !is_file_or_text(name) && !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-                let error = bad(format!("{name} has a newline, or another character that no request takes"));
+                let error =
+                    bad(format!("{} has a newline, or another character that no request takes", self.called(name)));
                 return Err(error.with_advice("a value that was read from a file ends in a newline: leave it out"));
             }
             if is_address(name) {
                 check_address(value, forbids_plain && !is_local(name)).map_err(|why| {
-                    bad(format!("{name} {why}")).with_advice("write it as http://HOST:PORT or https://HOST")
+                    bad(format!("{} {why}", self.called(name)))
+                        .with_advice("write it as http://HOST:PORT or https://HOST")
                 })?;
             }
             if name == "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"
@@ -99,6 +106,7 @@ impl Settings {
             {
                 return Err(bad(format!("{name} is no path of a server")).with_advice("write it as /PATH"));
             }
+            check_part_of_host(name, value).map_err(|why| bad(format!("{} {why}", self.called(name))))?;
             let sums = ["crc64nvme", "sha256", "crc32c", "none"];
             if name == "AWS_CHECKSUM_ALGORITHM" && !sums.contains(&value.to_ascii_lowercase().as_str()) {
                 return Err(bad(format!("{name}: `{value}` is none of {}", sums.join(", "))));
@@ -134,6 +142,14 @@ impl Settings {
         Ok(())
     }
 
+    /// What a setting is called where it was found.
+    fn called(&self, name: &str) -> String {
+        match self.of_profile.get(name) {
+            Some(there) => format!("`{there}` of the profile"),
+            None => name.to_owned(),
+        }
+    }
+
     /// The settings whose names begin so. One without a value is not set.
     pub(crate) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.values
@@ -152,12 +168,20 @@ impl Settings {
         let file = |name: &str, usual: &str| {
             self.get(name).map(PathBuf::from).or_else(|| home.map(|home| home.join(".aws").join(usual)))
         };
-        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials").and_then(|path| read(&path));
-        let config = file("AWS_CONFIG_FILE", "config").and_then(|path| read(&path));
+        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+        let config = file("AWS_CONFIG_FILE", "config");
         let named = self.get("AWS_PROFILE").or_else(|| self.get("AWS_DEFAULT_PROFILE")).map(str::to_owned);
         let profile = named.as_deref().unwrap_or("default");
-        let of_config = config.and_then(|text| section(&text, &[profile, &format!("profile {profile}")]));
-        let of_credentials = credentials.and_then(|text| section(&text, &[profile]));
+        let mut bad_file = None;
+        let mut section = |file: Option<PathBuf>, names: &[&str]| {
+            let read = profiles::section(&file?, names);
+            read.unwrap_or_else(|why| {
+                bad_file.get_or_insert(why);
+                None
+            })
+        };
+        let of_config = section(config, &[profile, &format!("profile {profile}")]);
+        let of_credentials = section(credentials, &[profile]);
         // Without it, another identity would act: that of the machine, for example.
         let is_missing = of_config.is_none() && of_credentials.is_none();
         self.missing_profile = named.filter(|name| is_missing && name != "default");
@@ -175,6 +199,9 @@ impl Settings {
         self.unread = UNREAD.into_iter().find(|name| found.contains_key(*name));
         let endpoints = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"];
         let ignores = |value: &str| value.eq_ignore_ascii_case("true");
+        // Where the environment says all that a file could say, what the file says does not count.
+        let is_told = self.get("AWS_ACCESS_KEY_ID").is_some() && endpoints.iter().any(|name| self.get(name).is_some());
+        self.bad_file = bad_file.filter(|_| !is_told);
         if self.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").is_some_and(ignores) {
             self.values.retain(|name, _| !endpoints.contains(&name.as_str()));
         } else if endpoints.iter().all(|name| self.get(name).is_none()) {
@@ -183,9 +210,10 @@ impl Settings {
         }
     }
 
-    fn take(&mut self, from: &str, found: &BTreeMap<String, String>, name: &str) {
+    fn take(&mut self, from: &'static str, found: &Section, name: &str) {
         if let Some(value) = found.get(from) {
             self.values.insert(name.to_owned(), value.clone());
+            self.of_profile.insert(name.to_owned(), from);
         }
     }
 }
@@ -241,9 +269,9 @@ fn check_address(value: &str, needs_tls: bool) -> std::result::Result<(), &'stat
     let text = uri.authority().map_or("", |authority| authority.as_str());
     let port = text.get(host.len()..).and_then(|rest| rest.strip_prefix(':'));
     let is_number = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    let is_port = |port: &str| is_number(port) && uri.port_u16().is_some();
+    let is_port = |port: &str| is_number(port) && uri.port_u16().is_some_and(|port| port > 0);
     if text.len() > host.len() && !text.contains('@') && !port.is_some_and(is_port) {
-        return Err("has no port behind the colon");
+        return Err("has no port of a server behind the colon");
     }
     if text.contains('@') {
         return Err("has a user or a password, which are not sent");
@@ -251,42 +279,31 @@ fn check_address(value: &str, needs_tls: bool) -> std::result::Result<(), &'stat
     if uri.query().is_some() || value.contains('#') {
         return Err("has a query or a fragment, which no endpoint has");
     }
+    // The protocols' library takes addresses as a browser does, and ends its task at others.
+    if value.parse::<url::Url>().is_err() {
+        return Err("is no address of a server");
+    }
     if needs_tls && uri.scheme_str() == Some("http") {
         return Err("has no TLS, which the setting ALLOW_HTTP asks for");
     }
     Ok(())
 }
 
+/// Checks what the protocols' library makes a host of: a region, and Azure's name of an account.
+fn check_part_of_host(name: &str, value: &str) -> std::result::Result<(), &'static str> {
+    let (what, domain) = match name {
+        "AWS_REGION" | "AWS_DEFAULT_REGION" => ("is no region", "amazonaws.com"),
+        "AZURE_STORAGE_ACCOUNT_NAME" => ("is no name of an account", "blob.core.windows.net"),
+        _ => return Ok(()),
+    };
+    let is_plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let is_host = || format!("https://s3.{value}.{domain}/").parse::<url::Url>().is_ok();
+    if is_plain && is_host() { Ok(()) } else { Err(what) }
+}
+
 /// Whether the value of a setting of this name is a secret, or goes with one.
 fn is_secret(name: &str) -> bool {
     ["SECRET", "KEY", "TOKEN", "PASSWORD", "SAS"].iter().any(|word| name.contains(word)) && !name.ends_with("_FILE")
-}
-
-fn read(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(MAX_PROFILE).read_to_string(&mut text).ok()?;
-    Some(text)
-}
-
-/// The settings of the sections of these names, if there is one.
-fn section(text: &str, names: &[&str]) -> Option<BTreeMap<String, String>> {
-    let mut within = false;
-    let mut found: Option<BTreeMap<String, String>> = None;
-    for line in text.lines() {
-        // Lines that are indented are settings of a setting.
-        if line.starts_with([' ', '\t', '#', ';']) {
-            continue;
-        }
-        if let Some(name) = line.trim().strip_prefix('[').and_then(|rest| Some(rest.rsplit_once(']')?.0)) {
-            within = names.contains(&name.trim());
-            if within {
-                found.get_or_insert_default();
-            }
-        } else if within && let Some((name, value)) = line.split_once('=') {
-            found.get_or_insert_default().insert(name.trim().to_owned(), value.trim().to_owned());
-        }
-    }
-    found
 }
 
 #[cfg(test)]
@@ -316,6 +333,21 @@ mod tests {
             ("AWS_ENDPOINT_URL", "http://h:80?x=1"),
             ("AWS_ENDPOINT_URL", "http://h:80/#f"),
             ("AWS_ENDPOINT_URL", "http://[::1]:"),
+            ("AWS_ENDPOINT_URL", "http://h:0"),
+            ("AWS_ENDPOINT_URL", "http://[zz]:80"),
+            ("AWS_ENDPOINT_URL", "http://[]:80"),
+            ("AWS_ENDPOINT_URL_S3", "http://[1:2]:80"),
+            ("AWS_ENDPOINT_URL", "http://256.256.256.256:80"),
+            ("AWS_ENDPOINT_URL", "http://1.2.3.999"),
+            ("AWS_ENDPOINT_URL", "http://999999999999"),
+            ("AWS_ENDPOINT_URL", "http://09.1.1.1:1"),
+            ("AWS_ENDPOINT_URL", "http://xn--a:80"),
+            ("AWS_REGION", "a b"),
+            ("AWS_REGION", "[zz]"),
+            ("AWS_REGION", "xn--a"),
+            ("AWS_DEFAULT_REGION", "a%zz"),
+            ("AWS_REGION", "a.b:99999"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "a b"),
             ("AWS_EC2_METADATA_DISABLED", "true"),
             ("AWS_METADATA_ENDPOINT", "nonsense"),
             ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "nonsense"),
@@ -396,6 +428,15 @@ mod tests {
         let ignoring = [("AWS_ENDPOINT_URL", "http://h"), ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")];
         assert_eq!(given(&ignoring).get("AWS_ENDPOINT_URL"), None);
         assert_eq!(given(&[("AWS_REGION", "")]).with_prefix("AWS_REGION").count(), 0);
+        // Bytes would go to another server than the one that was meant.
+        std::fs::write(path("config"), "[default\nendpoint_url = http://private:1\n").unwrap();
+        assert!(refused(&[]).contains("line 1"));
+        assert!(given(&[("AWS_ACCESS_KEY_ID", "A")]).check(ObjectScheme::S3).is_err());
+        let told = given(&[("AWS_ACCESS_KEY_ID", "A"), ("AWS_ENDPOINT_URL", "http://h")]);
+        assert!(told.check(ObjectScheme::S3).is_ok() && given(&[]).check(ObjectScheme::Gcs).is_ok());
+        std::fs::write(path("config"), "[default]\nendpoint_url = http://h:1 # a note\n").unwrap();
+        assert!(refused(&[]).contains("`endpoint_url` of the profile"));
+        std::fs::write(path("config"), "[default]\n").unwrap();
         let missing = given(&[("AWS_PROFILE", "typo")]);
         assert!(missing.check(ObjectScheme::S3).unwrap_err().to_string().contains("typo"));
         assert!(missing.check(ObjectScheme::Gcs).is_ok());

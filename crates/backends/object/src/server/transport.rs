@@ -80,14 +80,15 @@ impl Transport {
         exchange.asked(&mut parts);
         parts.headers.insert(USER_AGENT, HeaderValue::from_static(concat!("datapipes/", env!("CARGO_PKG_VERSION"))));
         let (method, range) = (parts.method.clone(), range_len(&parts.headers));
-        let peeks = method == Method::POST && publishes(&method, &parts.uri);
+        let peeks = publishes(&method, &parts.uri);
         let list = ListProtocol::of(&parts.uri).filter(|_| method == Method::GET);
-        let (began, progress) = (std::time::Instant::now(), Arc::new(AtomicU64::new(0)));
+        let progress = Arc::new(AtomicU64::new(0));
+        let mut used = ConnectionUse::begin(&exchange.connections, progress.clone());
         let body = SentBody { inner: body, progress: progress.clone(), exchange: exchange.clone() };
         let answer = self.client.request(http::Request::from_parts(parts, body));
         let answer = self.unless_idle(answer, &progress).await?;
         let answer = answer.map_err(|e| unanswered(&e))?;
-        let used = ConnectionUse::of(answer.extensions(), &exchange.connections, began, progress.load(Relaxed));
+        used.answered(answer.extensions());
         let (mut parts, incoming) = answer.into_parts();
         let status = parts.status;
         leave_out_unreadable(&mut parts.headers);
