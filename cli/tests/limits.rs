@@ -194,6 +194,21 @@ fn a_small_input_that_is_cut_while_it_is_read_is_an_error() {
         assert!(code == Some(2) && out.is_empty(), "{job}, {bytes}: {code:?} {out} {said}");
         assert!(said.contains("it had 60000 bytes"), "{job}, {bytes}: {said}");
     }
+    // Between the first look at it and its turn, which may come late.
+    good(&folder, "seq 1000 1999 > before; seq 100000 999999 > long");
+    let holds = "strace -o /dev/null -f -P $PWD/small -e trace=openat -e inject=openat:delay_enter=400000:when=1";
+    for job in ["check lines small", "check lines before small", "check lines before small small", "sort -c small"] {
+        for bytes in [24, 0] {
+            good(&folder, "seq 10000 19999 > small");
+            let (code, out, said) =
+                shell(&folder, &format!("(sleep 0.2; truncate -s {bytes} small) & {holds} $D {job}"));
+            assert!(code == Some(2) && out.is_empty(), "{job}, {bytes}: {code:?} {out} {said}");
+            assert!(said.contains("it had 60000 bytes at first"), "{job}, {bytes}: {said}");
+        }
+    }
+    let holds = holds.replace("small", "long");
+    let (code, out, said) = shell(&folder, &format!("(sleep 0.2; truncate -s 700 long) & {holds} $D sort -c long"));
+    assert!(code == Some(2) && out.is_empty() && said.contains("at first"), "{code:?} {out} {said}");
 }
 
 /// A file and its name are synced by two calls, unless that is not wanted.

@@ -108,9 +108,11 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut checking = Checking { machine: &machine, shape: &shape, access: None, catches: false };
     let (mut summary, mut first) = (ValidationSummary::default(), None);
     let files = checking.files(&args.files)?;
-    for file in &files {
+    // Before any of them is read: one whose turn comes late may have been cut by then.
+    let lens = files.iter().map(|file| first_len(file)).collect::<Result<Vec<_>>>()?;
+    for (file, least) in files.iter().zip(lens) {
         let before = summary.records;
-        let next = checking.file(file, files.len() == 1)?;
+        let next = checking.file(file, least, files.len() == 1)?;
         summary = summary.join(next, &shape.format);
         if first.is_none() {
             first = summary.first_unordered_record.map(|record| FirstUnordered { file, record: record - before });
@@ -179,19 +181,21 @@ impl Checking<'_> {
         Ok(files)
     }
 
-    fn file(&mut self, file: &Path, alone: bool) -> Result<ValidationSummary> {
+    /// Checks a file that had at least so many bytes.
+    fn file(&mut self, file: &Path, least: u64, alone: bool) -> Result<ValidationSummary> {
         if let Some(address) = file.to_str().filter(|name| is_object(name)) {
             let object = self.access()?.open(address)?;
             self.catch();
             return in_parallel(self.machine, &Subject::object(self.machine, &object)?, self.shape);
         }
-        match Input::open(file)? {
+        let (input, len) = open_whole(file, least)?;
+        match input {
             Input::File { ssd, from: 0 } => {
                 self.catch();
-                in_parallel(self.machine, &Subject::file(&ssd)?, self.shape)
+                in_parallel(self.machine, &Subject::file(&ssd, len), self.shape)
             }
             // An empty file, and one of the kernel's, has no length to cut.
-            input if alone || is_regular(file) => stream(input, &self.shape.format),
+            input if alone || is_regular(file) => stream(input, len, &self.shape.format),
             _ => {
                 let why = format!("{}: a stream is checked alone, beside no other file", shown_path(file));
                 Err(Error::new(ErrorKind::InvalidInput, "check", why)
@@ -247,13 +251,13 @@ struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    fn file(ssd: &'a Ssd) -> Result<Subject<'a>> {
+    fn file(ssd: &'a Ssd, len: u64) -> Subject<'a> {
         // A look at some bytes to find where to cut; all that is checked goes through the pipe.
         let peek = |at: u64, piece: &mut [u8]| {
             rustix::io::pread(ssd.file().cached_fd(), piece, at)
                 .map_err(|e| Error::os("read", e.raw_os_error(), ssd.path().display().to_string()).with_offset(at))
         };
-        Ok(Subject { place: ssd, len: ssd.len()?, peek: Box::new(peek) })
+        Subject { place: ssd, len, peek: Box::new(peek) }
     }
 
     fn object(machine: &Machine, object: &'a AnyObject) -> Result<Subject<'a>> {
@@ -335,30 +339,54 @@ fn look(
 }
 
 /// Checks an input that is a stream, or that begins in the middle of a file.
-fn stream(input: Input, format: &DataFormat) -> Result<ValidationSummary> {
+fn stream(input: Input, least: u64, format: &DataFormat) -> Result<ValidationSummary> {
     let mut checker = Checker::new(format.clone());
-    each_piece(input, |bytes| {
+    each_piece(input, least, |bytes| {
         checker.feed(bytes);
         ControlFlow::Continue(())
     })?;
     Ok(checker.finish())
 }
 
-/// Reads an input with `read`, and hands on each piece.
-pub(crate) fn each_piece(input: Input, mut look: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<()> {
+/// Returns the bytes that a file has to give, or 0 if it is no file or does not say its length.
+pub(crate) fn first_len(name: &Path) -> Result<u64> {
+    match name.to_str().is_some_and(is_object) {
+        true => Ok(0),
+        false => match Input::deferred(name)? {
+            Input::Deferred { least, .. } => Ok(least),
+            _ => Ok(0),
+        },
+    }
+}
+
+/// Opens an input that had at least so many bytes at first. Returns how many it has to give, or 0
+/// if it does not say that. From here on no other length of it counts.
+pub(crate) fn open_whole(name: &Path, least: u64) -> Result<(Input, u64)> {
+    let input = Input::open(name)?;
+    // A file that does not say its length is a stream.
+    let Input::File { ssd, from } = &input else { return Ok((input, least)) };
+    let len = ssd.len()?.saturating_sub(*from);
+    match len < least {
+        true => Err(was_cut(&input.name().display().to_string(), least, len)),
+        false => Ok((input, len)),
+    }
+}
+
+fn was_cut(name: &str, had: u64, has: u64) -> Error {
+    Error::new(ErrorKind::EndOfFile, "read", format!("{name}: it had {had} bytes at first, and gives only {has}"))
+        .with_advice("check it again while no other program shortens it")
+}
+
+/// Reads an input with `read`, and hands on each piece. That it gives fewer bytes than the least is
+/// an error.
+pub(crate) fn each_piece(input: Input, least: u64, mut look: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<()> {
     let name = input.name().display().to_string();
     let fail = |e: std::io::Error| Error::io("read", e, name.clone());
-    // A file that does not say its length is a stream.
-    let least = if matches!(input, Input::File { .. }) { input.len()?.unwrap_or(0) } else { 0 };
     let (mut file, mut read) = (input.into_file()?, 0);
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer) {
-            Ok(0) if read < least => {
-                let why = format!("{name}: it had {least} bytes at first, and gives only {read}");
-                let error = Error::new(ErrorKind::EndOfFile, "read", why);
-                return Err(error.with_advice("check it again while no other program shortens it"));
-            }
+            Ok(0) if read < least => return Err(was_cut(&name, least, read)),
             Ok(0) => return Ok(()),
             Ok(n) => {
                 read += n as u64;

@@ -9,7 +9,7 @@ use datapipes_sort::Input;
 
 use super::disorder::{Disorder, Rule, Search, float, signed, unsigned};
 use crate::arguments::sort_args::{Format, Parsed};
-use crate::commands::data::check::each_piece;
+use crate::commands::data::check::{each_piece, first_len, open_whole};
 use crate::objects::{ObjectAccess, is_object, shown};
 use crate::outcome::CommandStatus;
 use crate::system::signals::{self, WaitsFor};
@@ -38,13 +38,16 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<CommandStatus> {
             let object = ObjectAccess::new()?.open(address)?;
             whole(&object, 0..object.len(), &mut look)?;
         }
-        None => match Input::open(Path::new(&name))? {
-            // A short file is read before the machine is known.
-            Input::File { ssd, from } if ssd.len()?.saturating_sub(from) >= LONG || ssd.file().is_block_device() => {
-                whole(&ssd, from..ssd.len()?, &mut look)?;
+        None => {
+            let name = Path::new(&name);
+            match open_whole(name, first_len(name)?)? {
+                // A short file is read before the machine is known.
+                (Input::File { ssd, from }, len) if len >= LONG || ssd.file().is_block_device() => {
+                    whole(&ssd, from..from + len, &mut look)?;
+                }
+                (other, len) => each_piece(other, len, look)?,
             }
-            other => each_piece(other, look)?,
-        },
+        }
     }
     let found = search.finish().map_err(|left| {
         let len = parsed.record_len().unwrap_or(1);

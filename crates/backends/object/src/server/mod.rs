@@ -2,7 +2,8 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `settings` | what the environment and profile files say: credentials, endpoints |
+//! | `settings` | what the environment and profiles say: credentials, endpoints |
+//! | `profiles` | profile files of AWS |
 //! | `connect` | a store for a bucket, by the settings |
 //! | `transport` | HTTP: bounds of answers, time limits |
 //! | `connection` | TCP and TLS: how long they may take, whose certificates are believed |
