@@ -41,7 +41,8 @@ pub(crate) fn check_space(places: &[StagePlace], output: Option<(PathBuf, u64)>,
     }
     for (_, need, free, dir) in by_device {
         if need > free {
-            return Err(refusal(format!("{} has {free} bytes free, and {need} are needed there", dir.display())));
+            let why = format!("{} has {free} bytes free, and {need} are needed there", dir.display());
+            return Err(refusal(why, space.spill_bytes.is_some_and(|bytes| bytes > 0)));
         }
     }
     Ok(())
@@ -71,7 +72,7 @@ fn check_together(places: &[StagePlace], need: u64) -> Result<()> {
     if need > room {
         let names: Vec<&str> = places.iter().map(StagePlace::name).collect();
         let have = if names.len() == 1 { "has" } else { "have" };
-        return Err(refusal(format!("{} {have} room for {room} bytes, and {need} are needed", names.join(", "))));
+        return Err(refusal(format!("{} {have} room for {room} bytes, and {need} are needed", names.join(", ")), true));
     }
     Ok(())
 }
@@ -82,8 +83,13 @@ fn device_of(dir: &Path) -> Result<Option<(String, u64)>> {
     Ok(storage.available_bytes.map(|free| (storage.number.to_string(), free)))
 }
 
-fn refusal(context: String) -> Error {
-    Error::os("sort", libc::ENOSPC, context).with_advice(
+/// The error where runs, or only an output, do not find room.
+fn refusal(context: String, spills: bool) -> Error {
+    let error = Error::os("sort", libc::ENOSPC, context);
+    if !spills {
+        return error.with_advice("nothing was written; name another place for the output");
+    }
+    error.with_advice(
         "nothing was written; name places with more room (`spill`), or another one for the output, give more memory \
          (`memory_bytes`), or have runs compressed (`compression`) if they may fit then",
     )
