@@ -82,9 +82,11 @@ fn many_files_need_few_descriptors() {
     }
     // Too few for anything, and a place that has no room for a pass.
     let mut cases = vec![("ulimit -n 10; $D sort -m -T . s* -o none", "raise the limit on open files (ulimit -n)")];
-    let mounts = "mkdir few && unshare -m bash -c 'mount -t tmpfs -o size=3M tmpfs few && ";
+    let mounts = "mkdir -p few && unshare -m bash -c 'mount -t tmpfs -o size=3M tmpfs few && ";
     let full = format!("{mounts}$D sort -m --batch-size=4 -T few large* -o none'");
+    let output = full.replace("-m --batch-size=4 -T few large* -o none", "large* -T . -o few/none");
     if is_root() && on_path("unshare") {
+        cases.push((&output, "nothing was written; name another place for the output"));
         cases.push((&full, "name places with more room (-T), or give more memory (-S)"));
     }
     for (line, advice) in cases {
