@@ -198,7 +198,7 @@ fn a_small_input_that_is_cut_while_it_is_read_is_an_error() {
     }
     // Between the first look at it and its turn, which may come late.
     good(&folder, "seq 1000 1999 > before; seq 100000 999999 > long");
-    let holds = "strace -o /dev/null -f -P $PWD/small -e trace=openat -e inject=openat:delay_enter=400000:when=1";
+    let holds = "strace -o /dev/null -f -P small -e trace=openat -e inject=openat:delay_enter=400000:when=1";
     for job in ["check lines small", "check lines before small", "check lines before small small", "sort -c small"] {
         for bytes in [24, 0] {
             good(&folder, "seq 10000 19999 > small");
