@@ -43,13 +43,18 @@ struct BridgeThread {
     thread: JoinHandle<Result<BridgedBytes>>,
 }
 
-fn bridge(peer: PeerMessages) -> (UnixStream, BridgeThread) {
+/// A bridge, whose end is waited for, or leaves UCX as it is, as those of processes do: UCX must not
+/// be taken down by a thread while the process ends.
+fn bridge(peer: PeerMessages, is_waited_for: bool) -> (UnixStream, BridgeThread) {
     let (ours, socket) = UnixStream::pair().unwrap();
     let (controller, theirs) = UnixStream::pair().unwrap();
     let thread = thread::spawn(move || {
         let mut pump = Pump::new(theirs.as_fd(), socket.into(), peer);
-        pump.meet()?;
-        pump.run()
+        let outcome = pump.meet().and_then(|()| pump.run());
+        if !is_waited_for {
+            std::mem::forget(pump);
+        }
+        outcome
     });
     (ours, BridgeThread { controller, thread })
 }
@@ -64,13 +69,14 @@ impl BridgeThread {
 
 fn bridged(settings: &UcxSettings) -> [(UnixStream, BridgeThread); 2] {
     let (one, two) = peers(settings);
-    [bridge(one), bridge(two)]
+    [bridge(one, true), bridge(two, true)]
 }
 
 /// Two sockets between which two bridges of this process move the bytes, for as long as both are
 /// open.
 pub(crate) fn sockets_by_ucx() -> (OwnedFd, OwnedFd) {
-    let [(a, one), (b, two)] = bridged(&UcxSettings::shared_memory());
+    let (one, two) = peers(&UcxSettings::shared_memory());
+    let ((a, one), (b, two)) = (bridge(one, false), bridge(two, false));
     // Its end is that of its sockets.
     thread::spawn(move || (one.outcome(), two.outcome()));
     (a.into(), b.into())
@@ -232,7 +238,7 @@ fn a_peer_that_breaks_the_protocol_is_cut_off() {
         ];
         for said in cases {
             let (one, mut liar) = peers(settings);
-            let (ours, one) = bridge(one);
+            let (ours, one) = bridge(one, true);
             liar.send(Word::Hello.words(), Vec::new()).unwrap();
             for (words, len) in &said {
                 liar.send(*words, vec![1; *len]).unwrap();
