@@ -43,8 +43,8 @@ struct BridgeThread {
     thread: JoinHandle<Result<BridgedBytes>>,
 }
 
-/// A bridge, whose end is waited for, or leaves UCX as it is, as those of processes do: UCX must not
-/// be taken down by a thread while the process ends.
+/// Starts a bridge. One whose end nobody waits for leaves UCX as it is, as a process does: no
+/// thread may take UCX down while the process ends.
 fn bridge(peer: PeerMessages, is_waited_for: bool) -> (UnixStream, BridgeThread) {
     let (ours, socket) = UnixStream::pair().unwrap();
     let (controller, theirs) = UnixStream::pair().unwrap();
