@@ -286,27 +286,31 @@ fn an_error_in_the_place_of_an_object_that_was_put_is_named() {
 
 #[test]
 fn a_client_that_is_stopped_publishes_by_no_further_request() {
-    let (scene, machine) = (Scene::new(), machine());
-    let completes = Arc::new(AtomicU64::new(0));
-    let counted = completes.clone();
-    let faults = move |request: &ProxyRequest| match is_complete(request) {
-        true => {
-            counted.fetch_add(1, SeqCst);
-            ProxyFault::Refuse(503, "SlowDown".into())
-        }
-        false => ProxyFault::Pass,
-    };
-    let (_proxy, client) = scene.behind(quick().retries(8).longest_pause(Duration::from_secs(600)), faults);
-    let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
-    let error = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            until("it was refused", || completes.load(SeqCst) > 0);
-            client.stop();
+    // Before the refusal has come, and in the pause of 3 to 6 seconds after it.
+    for later in [Duration::ZERO, Duration::from_millis(500)] {
+        let (scene, machine) = (Scene::new(), machine());
+        let completes = Arc::new(AtomicU64::new(0));
+        let counted = completes.clone();
+        let faults = move |request: &ProxyRequest| match is_complete(request) {
+            true => {
+                counted.fetch_add(1, SeqCst);
+                ProxyFault::Refuse(503, "SlowDown".into())
+            }
+            false => ProxyFault::Pass,
+        };
+        let (_proxy, client) = scene.behind(quick().retries(8).longest_pause(Duration::from_secs(600)), faults);
+        let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                until("it was refused", || completes.load(SeqCst) > 0);
+                std::thread::sleep(later);
+                client.stop();
+            });
+            write_all(&machine, &object, &random(11 << 20, 1), 11 << 20).unwrap_err()
         });
-        write_all(&machine, &object, &random(11 << 20, 1), 11 << 20).unwrap_err()
-    });
-    clear(&error, ErrorKind::Device, "may be published");
-    assert_eq!(completes.load(SeqCst), 1);
+        clear(&error, ErrorKind::Device, "may be published");
+        assert_eq!(completes.load(SeqCst), 1);
+    }
 }
 
 /// Requests without an answer are of no connection, and counted.
