@@ -23,6 +23,15 @@ pub(in crate::bench) struct SortJob<'a> {
 impl SortJob<'_> {
     /// `dpipe sort`; the flags say what the input is.
     pub(in crate::bench) fn dpipe(&self, flags: &'static [&'static str]) -> Contestant {
+        self.dpipe_as("dpipe", "output synced before exit", flags)
+    }
+
+    /// As its peers, it exits before its output is durable.
+    pub(in crate::bench) fn dpipe_without_sync(&self) -> Contestant {
+        self.dpipe_as("dpipe --no-sync", "output not synced, as those of its peers", &["--no-sync"])
+    }
+
+    fn dpipe_as(&self, name: &str, note: &str, flags: &'static [&'static str]) -> Contestant {
         let (input, spill, budget) = (self.input.path.clone(), spill_dir(self.context), self.budget_mib());
         let command = self.context.dpipe.clone().map(|dpipe| {
             Box::new(move |output: &Path| {
@@ -32,7 +41,7 @@ impl SortJob<'_> {
                 command
             }) as MakeCommand
         });
-        self.contestant("dpipe", "this commit", "output synced before exit", command)
+        self.contestant(name, "this commit", note, command)
     }
 
     pub(in crate::bench) fn gnu(&self) -> Contestant {

@@ -21,7 +21,8 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let mut contestants = Vec::new();
     let mut record = context.record();
     for job in &jobs {
-        contestants.extend([job.dpipe(&[]), job.gnu(), job.duckdb(), job.polars(), job.clickhouse(), job.uutils()]);
+        contestants.extend([job.dpipe(&[]), job.dpipe_without_sync()]);
+        contestants.extend([job.gnu(), job.duckdb(), job.polars(), job.clickhouse(), job.uutils()]);
         record.inputs.push(job.describe(job.label)?);
     }
     let as_records = SortJob { order: Order::Records, label: "ASCII as records", ..job("", &ascii, true) };
@@ -36,7 +37,8 @@ pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
         for peer in &peers {
             // The target is against the best of them.
             record.compare("wall_s", peer, &name("dpipe"), (*peer == best).then_some(Target::AtLeast(3.0)));
-            // Peers exit before their output is on the disk.
+            // Peers exit before their output is on the disk. So like is compared with like twice.
+            record.compare("wall_s", peer, &name("dpipe --no-sync"), None);
             record.compare("durable_s", peer, &name("dpipe"), None);
             record.compare("cpu_s", peer, &name("dpipe"), None);
         }
