@@ -164,7 +164,7 @@ fn files_are_saved_listed_verified_and_restored() {
 #[test]
 fn the_measurements_run() {
     let folder = folder();
-    let log = ["log", "bench", "--seconds", "0.2", "--threads", "2", "--json", "--dir"];
+    let log = ["log", "bench", "--seconds", "1", "--threads", "2", "--json", "--dir"];
     let log = json(&ends(dpipe(&log, folder.at()), 0).0);
     assert!(
         log["records"].as_u64().unwrap() > 0 && log["stats"]["acknowledged"]["p50_ns"].as_u64().unwrap() > 0,

@@ -38,7 +38,7 @@ fn stat_counts_what_the_standard_input_asks_for() {
     let folder = folder();
     let file = file(&folder, "data", 4);
     // What is read while a file is younger than a second is read once more after it.
-    std::thread::sleep(std::time::Duration::from_millis(1200));
+    std::thread::sleep(std::time::Duration::from_secs(4));
     // Eight places, each read three times, of 100 bytes; and one across a page.
     let mut lines: String = (0..24).map(|i| format!("{}\n", i % 8 * 4096)).collect();
     lines += "4090 12\n";
@@ -68,7 +68,7 @@ fn stat_reads_several_files_by_a_law_and_leaves_them_as_they_are() {
     let common = ["--load", "128@zipf:1.1,512@scan", "--reads", "4000", "--memory", "4M"];
     let out = ends(&[&["stat", &files[0], &files[1]], &common[..], &["--policy", "sieve"]].concat(), "", 0).0;
     // A read that is repeated counts again.
-    assert_eq!(shown_reads(&out).iter().filter(|reads| (8000..8100).contains(*reads)).count(), 2, "{out}");
+    assert_eq!(shown_reads(&out).iter().filter(|reads| (8000..9000).contains(*reads)).count(), 2, "{out}");
     assert!(out.contains("policy sieve") && out.contains("class"), "{out}");
     assert!(fs::read(&files[0]).unwrap().iter().all(|b| *b == 7));
     // Nothing is measured where one of them cannot be, and it is named.

@@ -128,6 +128,8 @@ fn left_over() -> TempFolder {
     let made = machine();
     let mut child = held(&made);
     let pid = rustix::process::Pid::from_child(&child);
+    // It must not see that the command has ended.
+    kill_process(pid, Signal::STOP).unwrap();
     let children = format!("/proc/{0}/task/{0}/children", child.id());
     let guards = fs::read_to_string(children).unwrap();
     for guard in guards.split_whitespace() {

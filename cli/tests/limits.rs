@@ -8,6 +8,7 @@ mod scene;
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use datapipes_testkit::{RefusedCall, without_calls};
 use scene::{TempFolder, folder, is_root, json, on_path};
@@ -179,6 +180,43 @@ fn an_input_that_is_cut_before_its_turn_is_an_error() {
     assert_eq!(good(&folder, &format!("{grows} $D sort pipe log | wc -l")).trim(), "14");
 }
 
+/// Whether a debugger holds a program at one of some calls, in a folder.
+fn held_at(folder: &TempFolder, calls: &[i64]) -> bool {
+    let here = fs::canonicalize(folder.at()).unwrap();
+    let programs = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut here = programs.filter(|process| fs::read_link(process.join("cwd")).is_ok_and(|at| at == here));
+    here.any(|process| {
+        let is_held = || {
+            let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+            let at = fs::read_to_string(process.join("syscall")).unwrap_or_default();
+            let is_stopped = stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" t"));
+            let number = at.split_whitespace().next().and_then(|number| number.parse().ok());
+            is_stopped && number.is_some_and(|number| calls.contains(&number))
+        };
+        // A debugger lets all other calls go on at once.
+        (0..40).all(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            is_held()
+        })
+    })
+}
+
+/// Runs a command that is held at its first such call of a file for seconds; the file is cut then.
+fn cut_at(call: (&str, &[i64]), file: &str, len: u64, job: &str) -> (Option<i32>, String, String) {
+    let folder = folder();
+    good(&folder, "seq 10000 19999 > small; seq 1000 1999 > before; seq 100000 999999 > long");
+    let (name, numbers) = call;
+    // A path that is opened is found as it is written.
+    let path = if name == "openat" { file.to_owned() } else { folder.path(file).display().to_string() };
+    let holds = format!("strace -o /dev/null -f -P {path} -e trace={name} -e inject={name}:delay_enter=8000000:when=1");
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| shell(&folder, &format!("{holds} $D {job}")));
+        datapipes_testkit::until("it is held", || held_at(&folder, numbers) || run.is_finished());
+        fs::File::options().write(true).open(folder.path(file)).unwrap().set_len(len).unwrap();
+        run.join().unwrap()
+    })
+}
+
 /// Between the look at its length and the read: a debugger holds the program there.
 #[test]
 fn a_small_input_that_is_cut_while_it_is_read_is_an_error() {
@@ -186,31 +224,31 @@ fn a_small_input_that_is_cut_while_it_is_read_is_an_error() {
         println!("SKIPPED: a small input that is cut while it is read is an error: strace is not there");
         return;
     }
-    let folder = folder();
-    let holds = "strace -o /dev/null -f -P $PWD/small -e trace=read,pread64 \
-                 -e inject=read,pread64:delay_enter=400000:when=1";
-    for (job, bytes) in [("sort small", 24), ("sort small", 0), ("sort -n small", 24), ("sort -c small", 24)] {
-        good(&folder, "seq 10000 19999 > small");
-        let line = format!("(sleep 0.2; truncate -s {bytes} small) & {holds} $D {job}");
-        let (code, out, said) = shell(&folder, &line);
-        assert!(code == Some(2) && out.is_empty(), "{job}, {bytes}: {code:?} {out} {said}");
-        assert!(said.contains("it had 60000 bytes"), "{job}, {bytes}: {said}");
-    }
-    // Between the first look at it and its turn, which may come late.
-    good(&folder, "seq 1000 1999 > before; seq 100000 999999 > long");
-    let holds = "strace -o /dev/null -f -P small -e trace=openat -e inject=openat:delay_enter=400000:when=1";
-    for job in ["check lines small", "check lines before small", "check lines before small small", "sort -c small"] {
-        for bytes in [24, 0] {
-            good(&folder, "seq 10000 19999 > small");
-            let (code, out, said) =
-                shell(&folder, &format!("(sleep 0.2; truncate -s {bytes} small) & {holds} $D {job}"));
-            assert!(code == Some(2) && out.is_empty(), "{job}, {bytes}: {code:?} {out} {said}");
-            assert!(said.contains("it had 60000 bytes at first"), "{job}, {bytes}: {said}");
+    let opens = ["check lines small", "check lines before small", "check lines before small small", "sort -c small"];
+    let reads = [("sort small", 24), ("sort small", 0), ("sort -n small", 24), ("sort -c small", 24)];
+    // They are held, so all of them go on at once.
+    std::thread::scope(|scope| {
+        for (job, len) in reads {
+            scope.spawn(move || {
+                let (code, out, said) =
+                    cut_at(("read,pread64", &[libc::SYS_read, libc::SYS_pread64]), "small", len, job);
+                assert!(code == Some(2) && out.is_empty(), "{job}, {len}: {code:?} {out} {said}");
+                assert!(said.contains("it had 60000 bytes"), "{job}, {len}: {said}");
+            });
         }
-    }
-    let holds = holds.replace("small", "long");
-    let (code, out, said) = shell(&folder, &format!("(sleep 0.2; truncate -s 700 long) & {holds} $D sort -c long"));
-    assert!(code == Some(2) && out.is_empty() && said.contains("at first"), "{code:?} {out} {said}");
+        // Between the first look at it and its turn, which may come late.
+        for (job, len) in opens.into_iter().flat_map(|job| [(job, 24), (job, 0)]) {
+            scope.spawn(move || {
+                let (code, out, said) = cut_at(("openat", &[libc::SYS_openat]), "small", len, job);
+                assert!(code == Some(2) && out.is_empty(), "{job}, {len}: {code:?} {out} {said}");
+                assert!(said.contains("it had 60000 bytes at first"), "{job}, {len}: {said}");
+            });
+        }
+        scope.spawn(|| {
+            let (code, out, said) = cut_at(("openat", &[libc::SYS_openat]), "long", 700, "sort -c long");
+            assert!(code == Some(2) && out.is_empty() && said.contains("at first"), "{code:?} {out} {said}");
+        });
+    });
 }
 
 /// A file and its name are synced by two calls, unless that is not wanted.

@@ -117,7 +117,8 @@ const INTO: &str = "$TOOL in -o out";
 const MERGE: &str = "$TOOL -m a b -o out";
 const INTO_D: &str = "umask 022; $TOOL in -o d/out";
 const NAMELESS: &str = "exec 3<> gone; rm gone; $TOOL in -o /dev/fd/3; r=$?; cat /dev/fd/3 > got; exit $r";
-const RUNNING: &str = "./out 30 & pid=$!; sleep 0.2; $TOOL in -o out; r=$?; kill $pid; exit $r";
+const RUNNING: &str =
+    "./out 30 & pid=$!; until [ /proc/$pid/exe -ef out ]; do :; done; $TOOL in -o out; r=$?; kill $pid; exit $r";
 const IMMUTABLE: &str = "$TOOL in -o out; r=$?; chattr -i out; exit $r";
 const APPEND: &str = "$TOOL in -o out; r=$?; chattr -a out; exit $r";
 const APPEND_FOLDER: &str = "$TOOL in -o d/out; r=$?; chattr -a d; exit $r";

@@ -88,7 +88,7 @@ fn each_command_says_how_it_ended_and_what_it_did() {
         (state(&text, "checkpoint save").as_str(), value(&text, "datapipes_checkpoint_bytes{run=\"m\"}")),
         ("completed", Some(f64::from(3 << 20)))
     );
-    let text = good(&["log", "bench", "--seconds", "0.1", "--dir", "."]);
+    let text = good(&["log", "bench", "--seconds", "0.5", "--dir", "."]);
     assert!(
         state(&text, "log bench") == "completed"
             && value(&text, "datapipes_log_records_total{run=\"m\"}").unwrap() > 0.0
@@ -190,7 +190,7 @@ fn prometheus_itself_draws_what_commands_write() {
     for (name, arguments) in [
         ("copy", &["copy", "in", "out", "--verify"][..]),
         ("fine", &["fine", "stat", "in", "--reads", "500", "--memory", "4M"][..]),
-        ("log", &["log", "bench", "--seconds", "0.1", "--dir", "."][..]),
+        ("log", &["log", "bench", "--seconds", "0.5", "--dir", "."][..]),
         ("checkpoint", &["checkpoint", "save", "saves", "in"][..]),
         ("stream", &["stream", "--from", "file:in", "--output", "streamed"][..]),
         ("sorted", &["sort", "--u64", "in", "-o", "sorted"][..]),
@@ -359,7 +359,7 @@ fn names_of_files_neither_command_a_terminal_nor_make_lines() {
         &["checkpoint", "save", dir, NAME],
         &["checkpoint", "list", dir],
         &["checkpoint", "list", "no\u{1b}\nforged: x"],
-        &["log", "bench", "--seconds", "0.1", "--dir", dir],
+        &["log", "bench", "--seconds", "0.5", "--dir", dir],
         &["bad\u{1b}[31m\nforged: x"],
     ];
     for arguments in commands {

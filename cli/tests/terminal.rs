@@ -6,8 +6,9 @@ mod scene;
 use scene::folder;
 use scene::tmux::Tmux;
 
-/// A command whose reader takes nothing for a while: its progress is on the terminal meanwhile.
-const SLOW: &str = "dpipe gen u64 --size 1G - | (sleep 4; cat > /dev/null)";
+/// A command whose reader takes nothing until there is a file `go`: its progress is on the
+/// terminal meanwhile.
+const SLOW: &str = "dpipe gen u64 --size 1G - | (until test -e go; do sleep 0.1; done; cat > /dev/null)";
 
 /// The lines with progress: of what the shell echoes only its first lines are known.
 fn progress_lines(screen: &str) -> Vec<&str> {
@@ -31,6 +32,7 @@ fn a_bar_fits_its_terminal_and_leaves_nothing() {
         let line = progress_lines(&screen)[0];
         assert!(line.trim_end().chars().count() < usize::from(width), "{line:?}");
         assert_eq!(line.contains('['), width >= 40, "{line:?}");
+        std::fs::write(folder.path("go"), "").unwrap();
         let screen = tmux.wait_for("END");
         assert!(progress_lines(&screen).is_empty() && !screen.contains("writing"), "{screen}");
     }
@@ -52,7 +54,10 @@ fn colours_obey_their_variables() {
     }
     // A terminal that cannot move its cursor gets no bar.
     tmux.line("clear");
-    tmux.line(&format!("TERM=dumb sh -c '{}' ; echo EN''D", SLOW.replace("sleep 4", "sleep 1")));
+    tmux.line(&format!(
+        "TERM=dumb sh -c '{}' ; echo EN''D",
+        SLOW.replace("until test -e go; do sleep 0.1; done", "sleep 1")
+    ));
     let screen = tmux.wait_for("END");
     assert!(progress_lines(&screen).is_empty(), "{screen}");
 }
@@ -98,7 +103,7 @@ fn each_command_says_what_it_undid() {
     let folder = folder();
     let Some(tmux) = Tmux::start("undone", folder.at(), (100, 24)) else { return };
     // Holes, which take no room. Their copies would, so one of them is not too large.
-    for (name, len) in [("endless", 1 << 40), ("large", 2 << 30)] {
+    for (name, len) in [("endless", 1 << 40), ("large", 6 << 30)] {
         std::fs::File::create(folder.at().join(name)).unwrap().set_len(len).unwrap();
     }
     std::fs::write(folder.at().join("copied"), "before").unwrap();

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,14 @@ def pattern() -> Callable[[int], bytes]:
         return np.random.default_rng(seed).integers(0, 256, length, np.uint8).tobytes()
 
     return make
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something holds. A machine that does much else may keep a thread from its end."""
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until, "it does not come"
+        time.sleep(0.01)
 
 
 MODEL = Path(__file__).parents[3] / "crates/backends/gpu/tests/model/driver.c"

@@ -14,7 +14,7 @@ import weakref
 import datapipes as dp
 import numpy as np
 import pytest
-from conftest import in_child
+from conftest import eventually, in_child
 from datapipes import _aio
 
 MIB = 1 << 20
@@ -150,7 +150,7 @@ def test_futures_share_a_pipe(path):
         assert [one.result(60) for one in under_way] == [100_000] * 50
         del under_way
     gc.collect()
-    assert descriptors() < before
+    eventually(lambda: descriptors() < before)
 
 
 def test_a_future_holds_the_lease_of_its_buffer(path):
@@ -220,10 +220,13 @@ def test_a_loop_that_is_closed_amid_a_transfer_leaves_nothing(path):
     before = descriptors()
     gone = [once() for _ in range(10)]
     gc.collect()
-    for _ in range(3):  # Whoever reads next lets go of what is done.
-        file.pread(bytearray(2 * MIB)).result(60)
     assert all(loop() is None and notifier() is None for loop, notifier in gone)
-    assert descriptors() <= before + 1
+
+    def is_gone():
+        file.pread(bytearray(2 * MIB)).result(60)  # Whoever reads next lets go of what is done.
+        return descriptors() <= before + 1
+
+    eventually(is_gone)
 
 
 def test_a_loop_awaits_one_read_after_the_other(path):
@@ -302,7 +305,12 @@ def test_a_miss_is_not_read_twice(path, pattern):
             pytest.skip("the file system keeps its files in memory, or the kernel does not tell")
         target = bytearray(4096)
         file.pread(target, 0).result(60)
-        forget(path)
+
+        def is_forgotten():
+            forget(path)  # What is being read ahead stays.
+            return file.cached_share() == 0.0
+
+        eventually(is_forgotten)
         for at in range(1, 40):
             assert file.pread(target, at * 65536).result(60) == 4096
             assert target == pattern(5 * MIB + 17)[at * 65536 :][:4096]
@@ -359,14 +367,14 @@ def test_a_read_that_its_loop_watches_outlives_the_loop(path):
             task._log_destroy_pending = False
         loop.close()
         gc.collect()
-        for _ in range(1000):
+
+        def is_read():
             try:
-                assert file.pread(target, 0).result(60) == 4096
-                break
+                return file.pread(target, 0).result(60) == 4096
             except dp.Busy:
-                time.sleep(0.01)
-        else:
-            raise AssertionError("the read is under way for ever")
+                return False
+
+        eventually(is_read)
 
 
 @pytest.mark.parametrize("how", ["cold", "cold, many files", "cached", "cached, a future", "at the end"])
@@ -441,11 +449,18 @@ def test_a_result_that_nobody_takes_is_not_under_way(path):
                 await file.pread_async(bytearray(4096), (at + 600) * 4096)
             return told
 
-        with_it = asyncio.run(suspended())
-        if with_it == 500:
+        # Only some reads are looked for, and a disk may be quick in one half alone.
+        for _ in range(6):
+            with_it = asyncio.run(suspended())
             kept.result()
             forget(path)
-            assert asyncio.run(suspended()) == 500, "a result that nobody took switched it off"
+            if with_it < 500 or asyncio.run(suspended()) == 500:
+                return
+            kept = file.pread(bytearray(2 * MIB), 0)
+            while not kept.done():
+                time.sleep(0.001)
+            forget(path)
+        raise AssertionError("a result that nobody took switched it off")
 
 
 def test_a_child_leaves_the_read_that_the_parents_loop_watches(path, pattern):

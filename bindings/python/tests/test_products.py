@@ -520,7 +520,7 @@ try:
 except KeyboardInterrupt:
     print("stopped")
 """
-    np.random.default_rng(1).integers(0, 1 << 60, 8_000_000, np.uint64).tofile(folder / "in")
+    np.random.default_rng(1).integers(0, 1 << 60, 40_000_000, np.uint64).tofile(folder / "in")
     command = [sys.executable, "-c", program, str(folder / "in"), str(folder / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)

@@ -299,7 +299,7 @@ def test_nothing_is_left_behind():
     for _ in range(20):
         one()
     assert open_descriptors() <= before
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # Timers of other tests may end.
 
 
 def test_a_stream_that_ends_nobody_waits_for():

@@ -1,7 +1,5 @@
 //! Objects, opened.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-
 use datapipes::object::{ConnectionReport, CreateOptions, Object, ObjectAddress, ObjectClient, escaped_key};
 use datapipes::{Endpoint, Locator, Result};
 
@@ -10,9 +8,6 @@ use crate::system::{signals, standard_streams};
 
 /// Pieces of a new object that are written at once.
 const WRITERS: usize = 3;
-
-/// Whether a request that publishes is under way, which a signal does not cut.
-static IS_PUBLISHING: AtomicBool = AtomicBool::new(false);
 
 /// The name of a file that is made of an object.
 pub(crate) fn file_name(address: &str) -> Option<String> {
@@ -36,9 +31,9 @@ impl ObjectAccess {
         let stops = client.clone();
         signals::when_asked(move || {
             stops.stop();
-            if IS_PUBLISHING.load(SeqCst) {
+            if stops.is_publishing() {
                 // Whether anybody reads it changes nothing.
-                standard_streams::note(b"dpipe: an object is being completed: if it was published already, the server's answer is waited for\n");
+                standard_streams::note(b"dpipe: the answer to a request that publishes an object is waited for\n");
             }
         })?;
         Ok(ObjectAccess(client))
@@ -108,10 +103,7 @@ impl AnyObject {
     pub(crate) fn publish(&self, len: u64) -> Result<()> {
         // The answer to the request that publishes may be what a signal ends.
         signals::undo_says(format!("{} may be published: look at it", self.0.address()));
-        IS_PUBLISHING.store(true, SeqCst);
-        let published = self.0.publish(len);
-        IS_PUBLISHING.store(false, SeqCst);
-        if let Err(error) = published {
+        if let Err(error) = self.0.publish(len) {
             // A stop before the request that publishes leaves what was there. The error says so.
             if !error.to_string().contains("published") {
                 signals::undo_says(format!("{} is as it was before", self.0.address()));

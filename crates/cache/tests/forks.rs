@@ -5,7 +5,7 @@ mod fixture;
 
 use std::cell::RefCell;
 
-use datapipes_cache::{CachePolicy, FineGrained};
+use datapipes_cache::{CachePolicy, ExternalChanges, FineGrained};
 use datapipes_core::{Dram, Runtime, Span, Ssd};
 use datapipes_testkit::child::{assert_forked_error, in_child};
 use fixture::{File, machine, noise, small};
@@ -15,8 +15,8 @@ fn a_cache_stays_the_parents_and_its_maintenance_thread_goes_on() {
     let bytes = noise(1 << 20, 7);
     let file = File::with(&bytes);
     let mut config = small(CachePolicy::default());
-    // The thread applies the time to live.
-    config.maintenance = true;
+    // The thread applies the time to live. A file as young as this would be in doubt.
+    (config.maintenance, config.outside) = (true, ExternalChanges::Never);
     let fine = FineGrained::over(&Ssd::open_rw(file.path()).unwrap(), config).unwrap();
     let runtime = Runtime::start(machine()).unwrap();
     let asynchronous = fine.on(&runtime, 2).unwrap();

@@ -39,7 +39,7 @@ fn sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass() {
     /// `SO_PASSRIGHTS`.
     const OPTION: u32 = 83;
     let refused = RefusedCall { number: libc::SYS_setsockopt, errno: libc::ENOPROTOOPT }.with_bits(2, OPTION);
-    let service = match without_calls(&[refused], || Service::start(&["--hello-ms", "2000", "--clients-per-uid", "12"]))
+    let service = match without_calls(&[refused], || Service::start(&["--hello-ms", "6000", "--clients-per-uid", "12"]))
     {
         Ok(service) => service,
         Err(why) => return println!("SKIPPED: {test}: {why}"),
@@ -97,7 +97,7 @@ fn sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass() {
 
 #[test]
 fn a_packet_without_bytes_is_not_closed_by_the_service_either() {
-    let service = Service::start(&["--hello-ms", "2000"]);
+    let service = Service::start(&["--hello-ms", "6000"]);
     let raw = Raw::hello(&service.socket);
     let (socket, other) = lingering();
     service.signal(19);
@@ -234,7 +234,7 @@ fn without_processes_a_client_is_told_and_nobody_waits() {
     let dir = scene::Dir::new();
     let socket = dir.0.join("s");
     let mut command = group.command(env!("CARGO_BIN_EXE_dpiped"));
-    command.arg("--socket").arg(&socket).args(["--hello-ms", "2000"]);
+    command.arg("--socket").arg(&socket).args(["--hello-ms", "6000"]);
     let service = Service::of(command, socket, dir);
     let memory = memory_of(&[0; 4096]);
     let raw = Raw::hello(&service.socket);
@@ -320,7 +320,7 @@ fn without_the_first_process_the_service_stops() {
 
 #[test]
 fn one_descriptor_at_most_is_on_its_way_to_a_client() {
-    let service = Service::start(&["--hello-ms", "2000"]);
+    let service = Service::start(&["--hello-ms", "6000"]);
     let memory = memory_of(&[0; 4096]);
     // A client that reads its answers may send the next request before.
     let raw = Raw::hello(&service.socket);

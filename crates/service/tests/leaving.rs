@@ -128,7 +128,7 @@ fn a_pipe_that_lies_in_a_connection_keeps_no_place() {
 
 #[test]
 fn a_connection_that_lies_in_itself_keeps_no_place() {
-    let service = Service::start(&["--hello-ms", "2000"]);
+    let service = Service::start(&["--hello-ms", "6000"]);
     for _ in 0..4 {
         let raw = Raw::hello(&service.socket);
         // The answers stay unread, so the service cuts the connection off with the rest in it.
@@ -278,7 +278,7 @@ fn who_is_turned_away_hears_why_and_is_not_reset() {
 
 #[test]
 fn who_is_cut_off_hears_why_and_is_not_reset() {
-    let service = Service::start(&["--hello-ms", "2000"]);
+    let service = Service::start(&["--hello-ms", "6000"]);
     for first in [&b"GET / HTTP/1.1\r\n\r\n"[..], br#"{"ask":"hello","version":2}"#] {
         let raw = Raw::connect(&service.socket);
         // This is more than it will read.
@@ -292,7 +292,7 @@ fn who_is_cut_off_hears_why_and_is_not_reset() {
     }
     let raw = Raw::connect(&service.socket);
     let word = first_word(&raw);
-    assert!(matches!(&word, Ok(ServiceAnswer::Error { text, .. }) if text.contains("2000 ms")), "{word:?}");
+    assert!(matches!(&word, Ok(ServiceAnswer::Error { text, .. }) if text.contains("6000 ms")), "{word:?}");
 }
 
 #[test]

@@ -29,17 +29,27 @@ fn heard(manager: &UnixDatagram) -> String {
     String::from_utf8_lossy(&message[..len]).into_owned()
 }
 
+/// As [`heard`], without what a service says that a busy machine kept from answering for a second.
+fn heard_served(manager: &UnixDatagram) -> String {
+    loop {
+        let message = heard(manager);
+        if !message.starts_with("STATUS=Does not serve") {
+            return message;
+        }
+    }
+}
+
 #[test]
 fn the_watchdog_hears_of_a_service_that_serves() {
     let dir = Dir::new();
     let (manager, service) = managed(&dir, &[("WATCHDOG_USEC", "3000000")]);
     assert!(heard(&manager).starts_with("READY=1\nSTATUS=Serves at "));
-    assert_eq!(heard(&manager), "WATCHDOG=1\nSTATUS=Serves 0 clients, 0 transfers under way");
+    assert_eq!(heard_served(&manager), "WATCHDOG=1\nSTATUS=Serves 0 clients, 0 transfers under way");
     let _client = service.client();
     let told = (0..50).any(|_| heard(&manager) == "WATCHDOG=1\nSTATUS=Serves 1 clients, 0 transfers under way");
     assert!(told);
     service.signal(15);
-    let until_stopping = (0..50).map(|_| heard(&manager)).find(|message| !message.starts_with("WATCHDOG=1"));
+    let until_stopping = (0..50).map(|_| heard_served(&manager)).find(|message| !message.starts_with("WATCHDOG=1"));
     assert_eq!(until_stopping.unwrap(), "STOPPING=1\nSTATUS=Carries out what is under way");
     assert_eq!(service.end().0.code(), Some(0));
 }

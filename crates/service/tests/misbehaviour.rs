@@ -222,7 +222,7 @@ fn numbers_that_make_no_sense_are_refused_before_anything_is_done() {
 
 #[test]
 fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
-    let service = Service::start(&["--hello-ms", "1000"]);
+    let service = Service::start(&["--hello-ms", "5000"]);
     let good = Good::start(&service);
     let before = service.with(1);
     for first in
@@ -235,7 +235,7 @@ fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
     }
     let silent = Raw::connect(&service.socket);
     let said = silent.answer().unwrap().into_result().unwrap_err();
-    assert!(said.to_string().contains("said nothing for 1000 ms") && silent.answer().is_none(), "{said}");
+    assert!(said.to_string().contains("said nothing for 5000 ms") && silent.answer().is_none(), "{said}");
     // Later, half a message and one that is too long are errors of that request only.
     let raw = Raw::hello(&service.socket);
     assert_eq!(raw.refused(&MEMORY_TO_MEMORY[..40], &[]).0, ErrorKind::InvalidInput);
@@ -250,7 +250,7 @@ fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
     service.until("they are counted and hold nothing", |now| {
         now.turned_away == before.turned_away + 5 && now.descriptors <= before.descriptors
     });
-    service.until_says("said nothing for 1000 ms");
+    service.until_says("said nothing for 5000 ms");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn a_file_whose_server_never_answers_costs_its_client_alone() {
             Ok(served) => served,
             Err(e) => return println!("SKIPPED: {test}: {e}"),
         };
-        let service = Service::start(&["--hello-ms", "2000", "--clients-per-uid", "4"]);
+        let service = Service::start(&["--hello-ms", "6000", "--clients-per-uid", "4"]);
         let file = served.open().unwrap();
         let memory = memory_of(&[0; 4096]);
         let raw = Raw::hello(&service.socket);
@@ -97,7 +97,7 @@ fn what_waits_in_a_connection_that_ends_is_not_closed_by_the_service() {
         Ok(served) => served,
         Err(e) => return println!("SKIPPED: {test}: {e}"),
     };
-    let service = Service::start(&["--hello-ms", "2000", "--requests", "1"]);
+    let service = Service::start(&["--hello-ms", "6000", "--requests", "1"]);
     let file = served.open().unwrap();
     let raw = Raw::hello(&service.socket);
     let sent = leave_unread(&raw, &file);
@@ -123,7 +123,7 @@ fn a_service_without_descriptors_does_not_close_unread_files_either() {
         let dir = Dir::new();
         let socket = dir.0.join("s");
         let mut command = Command::new("sh");
-        let script = format!("ulimit -n {limit}; exec \"$0\" --socket \"$1\" --hello-ms 2000 --requests 1");
+        let script = format!("ulimit -n {limit}; exec \"$0\" --socket \"$1\" --hello-ms 6000 --requests 1");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_dpiped")]).arg(&socket);
         let service = Service::of(command, socket, dir);
         let file = served.open().unwrap();

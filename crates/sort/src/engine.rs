@@ -218,11 +218,12 @@ impl<'a, L: Layout> Engine<'a, L> {
         }
     }
 
-    pub(crate) fn publish(&self, sink: Sink<'_>, report: &mut SortReport) -> Result<()> {
+    /// A large file that the output replaces is left to the spill's keeper.
+    pub(crate) fn publish(&self, sink: Sink<'_>, spill: &Spill<'_>, report: &mut SortReport) -> Result<()> {
         let started = Instant::now();
         self.control.progress.publishes.store(true, Relaxed);
         let waits = self.control.progress.waits.begin(SortWait::Output, self.budget.threads);
-        report.output = sink.publish(report.bytes_out, &self.movements)?;
+        report.output = sink.publish(report.bytes_out, &self.movements, spill.keeper.as_ref())?;
         drop(waits);
         report.phases.push(Phase { name: "publish", seconds: started.elapsed().as_secs_f64() });
         Ok(())

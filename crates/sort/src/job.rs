@@ -338,7 +338,7 @@ impl<L: Layout> Engine<'_, L> {
         self.write(inputs, (&blocks, long.as_ref()), &sink, &spill, &mut report).map_err(|e| sink.explain(e))?;
         // Whoever asks to stop while the last bytes are written does not want them.
         self.control.check()?;
-        self.publish(sink, &mut report)?;
+        self.publish(sink, &spill, &mut report)?;
         self.close_long_lines(long, &mut report);
         report.spill = spill.uses();
         report.spill_left_bytes = spill.leave();

@@ -135,12 +135,15 @@ pub struct OutputReport {
     pub why: Option<String>,
     /// Whether it is a file that was synced, so that a power failure leaves it as it is.
     pub synced: bool,
+    /// Bytes of the replaced file, if it was handed to [`SpillFiles`](crate::SpillFiles), which
+    /// frees them after the sort has returned.
+    pub left_bytes: u64,
 }
 
 impl OutputReport {
     /// What is said of an output that is no file.
     pub(crate) fn by(way: &'static str) -> OutputReport {
-        OutputReport { way, why: None, synced: false }
+        OutputReport { way, ..OutputReport::default() }
     }
 }
 
@@ -483,6 +486,10 @@ impl fmt::Display for SortReport {
         }
         if matches!(self.output.way, "new" | "replaced" | "in-place") && !self.output.synced {
             writeln!(f, "  output  not synced, as asked for: a power failure soon after this may take bytes of it")?;
+        }
+        if self.output.left_bytes > 0 {
+            let left = ByteCount(self.output.left_bytes);
+            writeln!(f, "  output  {left} of the file that it replaced are freed after the end of the sort")?;
         }
         for s in &self.spill {
             writeln!(f, "  spill   {} ({}): {}, {}", s.place, s.order, ByteCount(s.bytes), s.why)?;

@@ -11,6 +11,7 @@ use crate::input::Input;
 use crate::memory::blocks::{OrderedStream, Target};
 use crate::place::OutputPlace;
 use crate::report::{MovementRole, Movements, OutputReport};
+use crate::runs::spill::SpillFiles;
 
 /// The target of the sorted records.
 pub(crate) enum Sink<'a> {
@@ -97,11 +98,16 @@ impl<'a> Sink<'a> {
 
     /// Publishes the output when all bytes are written. A file is cut to its length, synced and
     /// given its name.
-    pub(crate) fn publish(self, bytes: u64, movements: &Movements) -> Result<OutputReport> {
+    pub(crate) fn publish(
+        self,
+        bytes: u64,
+        movements: &Movements,
+        keeper: Option<&SpillFiles>,
+    ) -> Result<OutputReport> {
         match self {
             Sink::File { file, pipe } => {
                 movements.keep(MovementRole::Output, *pipe);
-                publish_file(file, bytes)
+                publish_file(file, bytes, keeper)
             }
             Sink::Memory { pipe, .. } => {
                 movements.keep(MovementRole::Output, *pipe);
@@ -144,13 +150,22 @@ pub(crate) fn explain(file: &OutputFile, e: Error) -> Error {
     }
 }
 
-/// Gives a file of so many bytes its name, and says how.
-pub(crate) fn publish_file(file: OutputFile, bytes: u64) -> Result<OutputReport> {
+/// Gives a file of so many bytes its name, and says how. A large file that it replaces is left to
+/// the keeper.
+pub(crate) fn publish_file(file: OutputFile, bytes: u64, keeper: Option<&SpillFiles>) -> Result<OutputReport> {
     let synced = file.is_synced();
+    let old = keeper.zip(file.replaced().and_then(SpillFiles::worth_leaving));
     let (way, why) = match file.publish(bytes)? {
         PublishOutcome::New => ("new", None),
         PublishOutcome::Replaced => ("replaced", None),
         PublishOutcome::InPlace(reason) => ("in-place", Some(reason.to_string())),
     };
-    Ok(OutputReport { way, why, synced })
+    let left_bytes = match old.filter(|_| way == "replaced") {
+        Some((keeper, (file, bytes))) => {
+            keeper.leave(file);
+            bytes
+        }
+        None => 0,
+    };
+    Ok(OutputReport { way, why, synced, left_bytes })
 }

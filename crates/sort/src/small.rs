@@ -280,7 +280,7 @@ impl SmallInput {
                 let result = file.begin(Some(len)).and_then(|()| control.check()).and_then(|()| file.write(&bytes));
                 result.map_err(|e| explain(&file, e))?;
                 movements.add_stream(MovementRole::Output, StreamEnd::File, len);
-                way = publish_file(file, len)?;
+                way = publish_file(file, len, None)?;
             }
             Output::Stream { name, file } if len > 0 => {
                 OrderedStream::new(name, file, control, &movements).write(0, &bytes)?;

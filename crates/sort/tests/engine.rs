@@ -97,6 +97,33 @@ fn large_runs_are_left_to_their_keeper() {
     }
 }
 
+#[test]
+fn a_large_file_that_was_replaced_is_left_to_the_keeper() {
+    let folder = Folder::new();
+    let input = folder.put("in/a", &Random(seed(461)).bytes(8 * MIB));
+    for (len, is_linked, expected) in [(30 << 20, false, 0), (260 << 20, false, 1), (260 << 20, true, 0)] {
+        let path = folder.path("out/sorted");
+        let old = File::create(&path).unwrap();
+        rustix::fs::fallocate(&old, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
+        if is_linked {
+            // It keeps its other name, so it is written in place.
+            fs::hard_link(&path, folder.path("out/link")).unwrap();
+        }
+        let files = SpillFiles::default();
+        let format = RecordFormat::Numbers { kind: NumberKind::U64, reverse: false };
+        let job = folder.job(format, std::slice::from_ref(&input)).spill_files(Some(files.clone()));
+        let report = sort(job).unwrap();
+        assert_eq!(report.output.way, if is_linked { "in-place" } else { "replaced" }, "{report}");
+        let files = files.take();
+        assert_eq!(files.len(), expected);
+        assert_eq!(report.output.left_bytes >= len, expected == 1, "{report}");
+        for file in files {
+            let (left, old) = (rustix::fs::fstat(&file).unwrap(), rustix::fs::fstat(&old).unwrap());
+            assert_eq!((left.st_ino, left.st_nlink), (old.st_ino, 0));
+        }
+    }
+}
+
 /// Counts the bytes that each thread merges: what the cores of this machine would show only if
 /// there were as many.
 #[test]
@@ -710,8 +737,10 @@ fn a_child_of_the_thread_that_tells_does_not_wait_for_the_parents_sort() {
     end_copy(child.unwrap(), &|| assert_forked_error(outcome.take().unwrap()));
     outcome.take().unwrap().unwrap();
     assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "told");
-    // One that is told to stop.
-    let job = folder.job(RecordFormat::SORT_BENCHMARK, &[folder.path("in/a")]);
+    // One that is told to stop, whose input never ends.
+    let mut job = folder.job(RecordFormat::SORT_BENCHMARK, &[]);
+    let (reader, _writer) = std::io::pipe().unwrap();
+    job.inputs.push(datapipes_sort::Input::Stream { name: "a pipe".into(), fd: reader.into() });
     let stopped = datapipes_sort::sort_telling(scene::usual_machine(), job, Duration::from_millis(1), |_| false);
     assert_eq!(stopped.unwrap_err().kind(), datapipes_core::ErrorKind::Interrupted);
     // The sort has ended and left nothing when a panic of the function goes on.

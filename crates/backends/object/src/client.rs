@@ -133,6 +133,11 @@ impl ObjectClient {
         self.0.stop();
     }
 
+    /// Whether the answer to a request that publishes an object is waited for.
+    pub fn is_publishing(&self) -> bool {
+        self.0.is_publishing()
+    }
+
     /// Ends all unfinished uploads to the keys that a pattern stands for, as of
     /// [`list`](Self::list), however old they are, and returns how many. It is for keys that only
     /// processes of the caller write, some of which were killed: an upload that is still written

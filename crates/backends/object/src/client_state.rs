@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use datapipes_core::{Error, ErrorKind, Result};
 use futures_util::future::{Either, select};
@@ -28,6 +28,18 @@ pub(crate) struct ClientState {
     pub(crate) read_costs: RequestCosts,
     seeds: AtomicU64,
     stopped: watch::Sender<bool>,
+    /// Requests under way that publish.
+    publishing: AtomicUsize,
+}
+
+/// While a request that publishes is under way.
+#[derive(Debug)]
+pub(crate) struct Publishing<'a>(&'a AtomicUsize);
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// The error of what a client does not do any more.
@@ -45,7 +57,8 @@ impl ClientState {
         let (reads, writes) = (Pace::new(options.connections), Pace::new(options.connections));
         let read_costs = RequestCosts::default();
         let (seeds, stopped) = (AtomicU64::new(1), watch::Sender::new(false));
-        ClientState { options, settings, transport, reactor, reads, writes, read_costs, seeds, stopped }
+        let publishing = AtomicUsize::new(0);
+        ClientState { options, settings, transport, reactor, reads, writes, read_costs, seeds, stopped, publishing }
     }
 
     /// Ends all requests but those that end uploads.
@@ -55,6 +68,16 @@ impl ClientState {
 
     pub(crate) fn has_stopped(&self) -> bool {
         *self.stopped.borrow()
+    }
+
+    /// Counts a request that publishes until the value goes.
+    pub(crate) fn publishes(&self) -> Publishing<'_> {
+        self.publishing.fetch_add(1, SeqCst);
+        Publishing(&self.publishing)
+    }
+
+    pub(crate) fn is_publishing(&self) -> bool {
+        self.publishing.load(SeqCst) > 0
     }
 
     /// Waits until it is stopped.

@@ -5,7 +5,7 @@
 mod scene;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use datapipes_core::{ErrorKind, Result};
@@ -154,7 +154,7 @@ fn write_through(
 ) -> (Result<()>, Option<bool>, usize) {
     let (scene, machine) = (Scene::new(), machine());
     let bytes = random(len, 12);
-    let (_proxy, client) = scene.behind(quick().idle_time(Duration::from_secs(2)), choose);
+    let (_proxy, client) = scene.behind(quick().idle_time(LONG), choose);
     let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
     let written = write_all(&machine, &object, &bytes, 3 << 20);
     drop(object);
@@ -313,6 +313,38 @@ fn a_client_that_is_stopped_publishes_by_no_further_request() {
     }
 }
 
+#[test]
+fn a_stop_waits_for_the_answer_to_a_request_that_publishes() {
+    // Of one request, and of one that completes parts.
+    for len in [100, 11 << 20] {
+        let (scene, machine) = (Scene::new(), machine());
+        let (has_come, may_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let its = (has_come.clone(), may_go.clone());
+        let holds = move |request: &ProxyRequest| {
+            if is_complete(request) || (request.method == "PUT" && !is_part(request)) {
+                its.0.store(true, SeqCst);
+                until("it may go on", || its.1.load(SeqCst));
+            }
+            ProxyFault::Pass
+        };
+        let (_proxy, client) = scene.behind(quick(), holds);
+        let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
+        let object = &object;
+        std::thread::scope(|scope| {
+            let written = scope.spawn(move || write_all(&machine, object, &random(len, 1), 3 << 20));
+            until("it is published", || has_come.load(SeqCst));
+            assert!(client.is_publishing());
+            client.stop();
+            assert!(client.is_publishing());
+            may_go.store(true, SeqCst);
+            // Whether it is the new object is not looked at any more.
+            let _ = written.join().unwrap();
+        });
+        assert!(!client.is_publishing());
+        assert_eq!(scene.server.bytes("box", "k").unwrap().len(), len);
+    }
+}
+
 /// Requests without an answer are of no connection, and counted.
 #[test]
 fn connections_add_up_to_the_object_whatever_breaks() {
@@ -375,6 +407,7 @@ fn a_client_that_is_stopped_waits_for_no_server() {
     let writing = machine.connect(&memory, &written).unwrap().start(whole).unwrap();
     let before = proxy.requests();
     datapipes_testkit::until("requests are under way", || proxy.requests() >= before.max(5));
+    assert!(!client.is_publishing());
     client.stop();
     for stopped in [reading, writing] {
         assert_eq!(stopped.wait().unwrap_err().kind(), ErrorKind::Interrupted);

@@ -70,7 +70,10 @@ impl StagePlace {
                 let open = move || Ok(Arc::new(scratch_pmem(&path, limit, emulated)?) as Kept);
                 StagePlace { len: limit, ..StagePlace::opened_by(plain, open) }
             }
-            other => return Err(bad(text, &format!("{other:?} is not a place for staging"))),
+            _ => {
+                let error = bad(text, "it is not a place for staging");
+                return Err(error.with_advice("name a folder, or one of ssd:, dram:, numa: and pmem:"));
+            }
         };
         Ok(match limit {
             Some(limit) => place.limit(limit),

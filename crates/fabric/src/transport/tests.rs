@@ -200,8 +200,12 @@ fn the_controller_s_word_ends_a_channel_also_in_the_middle_of_a_wait() {
     ] {
         let pages = Pages::new();
         let (sender, receiver) = pages.ends(ChannelShape::new(1, 10), Trust::Copy);
-        let mut sender = sender.with_patience(Patience::up_to(Duration::from_millis(300)));
-        let mut receiver = receiver.with_patience(Patience::up_to(Duration::from_millis(300)));
+        let patience = |expected| match expected {
+            ErrorKind::Busy => Patience::up_to(Duration::from_millis(300)),
+            _ => Patience::up_to(datapipes_testkit::PATIENCE),
+        };
+        let mut sender = sender.with_patience(patience(of_sender));
+        let mut receiver = receiver.with_patience(patience(of_receiver));
         sender.send(b"held", Head::default()).unwrap();
         let held = receiver.receive().unwrap();
         // Neither end is dropped before the other one was used.

@@ -419,7 +419,7 @@ fn overwriting(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     // It waits until the receiver has copied the block. The receiver replies only later, so it
     // waits a moment. If the copy were not complete by then, the test would see a mixture.
     let _ = theirs;
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(std::time::Duration::from_secs(2));
     // SAFETY: as above.
     unsafe { payload.write_bytes(2, 4096) };
     tell(stage, &json!("overwritten"))?;

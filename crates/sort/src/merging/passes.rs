@@ -111,7 +111,7 @@ impl<L: Layout> Engine<'_, L> {
         (report.written, report.dropped) = (written.report(), dropped.report());
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         self.control.check()?;
-        self.publish(sink, &mut report)?;
+        self.publish(sink, &spill, &mut report)?;
         report.spill = spill.uses();
         report.spill_left_bytes = spill.leave();
         report.movements = self.movements.take();

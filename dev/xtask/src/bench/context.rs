@@ -132,6 +132,13 @@ impl Input {
         Ok(std::fs::metadata(&self.path)?.len())
     }
 
+    /// Removes it before its end, unless it is to be kept.
+    pub(super) fn remove(&self) {
+        if !self.keep {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
     /// The same file, which goes with the first.
     pub(super) fn of_another(first: &Input) -> Self {
         Self { path: first.path.clone(), keep: true }
@@ -144,9 +151,7 @@ impl Input {
 
 impl Drop for Input {
     fn drop(&mut self) {
-        if !self.keep {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        self.remove();
     }
 }
 

@@ -22,6 +22,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const END_EVERY: Duration = Duration::from_millis(2);
 /// How long after a first failure others are awaited: the first one told need not be the cause.
 const CAUSE: Duration = Duration::from_millis(300);
+/// How long after a program no longer took its input its end is awaited, which tells more.
+const END_OF_PROGRAM: Duration = Duration::from_secs(2);
 
 /// Looks on until all devices have reported and all programs have ended.
 pub(in crate::commands::stream) fn watch(
@@ -167,7 +169,11 @@ impl RootCause {
 
     /// The error, when others had time to be told.
     fn due(&mut self, chain: &mut Chain) -> Result<()> {
-        match self.0.take_if(|(since, _)| since.elapsed() >= CAUSE) {
+        let mut patience = |failure: &Failure| match failure.what {
+            What::Refused { at, .. } if !matches!(chain.programs[at].ended(), Ok(Some(_))) => END_OF_PROGRAM,
+            What::Refused { .. } | What::Device(_) | What::Program { .. } => CAUSE,
+        };
+        match self.0.take_if(|(since, failure)| since.elapsed() >= patience(failure)) {
             Some((_, failure)) => Err(failure.error(chain)),
             None => Ok(()),
         }

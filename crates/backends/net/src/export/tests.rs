@@ -84,7 +84,7 @@ impl Attack {
                 Outcome::Done | Outcome::Failed(_) => break,
             };
         }
-        let said = self.line.control.receive(Instant::now() + Duration::from_millis(500)).ok();
+        let said = self.line.control.receive(Instant::now() + Duration::from_secs(5)).ok();
         drop(self.line);
         assert!(self.memory.dram().memory().to_vec().unwrap().iter().all(|byte| *byte == 1), "bytes were changed");
         drop(self.export);

@@ -264,7 +264,9 @@ impl ObjectPlace {
         let (payload, mut attempts) = (in_pieces(bytes), self.client.attempts());
         let mut perhaps_done = false;
         loop {
+            let publishing = self.client.publishes();
             let put = self.store.objects.put_opts(&self.store.path, payload.clone(), PutOptions::default()).await;
+            drop(publishing);
             match put {
                 Ok(put) => {
                     return Ok(Sent { e_tag: put.e_tag, sum: self.store.exchange.part_sum(0), is_lost: false });
@@ -327,7 +329,10 @@ impl ObjectPlace {
         let (mut attempts, mut perhaps_done) = (self.client.attempts(), false);
         loop {
             let copies = ids.iter().map(|id| PartId { content_id: id.content_id.clone() }).collect();
-            match self.uploads()?.complete_multipart(&self.store.path, &id, copies).await {
+            let publishing = self.client.publishes();
+            let completed = self.uploads()?.complete_multipart(&self.store.path, &id, copies).await;
+            drop(publishing);
+            match completed {
                 Ok(put) => return Ok(Sent { e_tag: put.e_tag, sum, is_lost: false }),
                 // An attempt whose answer was lost may have succeeded: the upload is gone then.
                 Err(error) if attempts.failed() > 0 && status(&error) == Some(404) => {

@@ -1,5 +1,6 @@
 //! A file that is written once, from beginning to end: as an atomic file, or in place.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use super::decide::{InPlaceReason, Way};
@@ -82,6 +83,16 @@ impl OutputFile {
         match self {
             OutputFile::Draft(draft) => draft.ssd(),
             OutputFile::InPlace(file) => file.ssd(),
+        }
+    }
+
+    /// The file that it will replace, open. Whoever duplicates the descriptor frees that file's
+    /// bytes with the last close, and not when the new file takes the name. Where it is written in
+    /// place nothing is replaced.
+    pub fn replaced(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            OutputFile::Draft(draft) => draft.there.as_ref().map(AsFd::as_fd),
+            OutputFile::InPlace(_) => None,
         }
     }
 

@@ -14,37 +14,48 @@ use crate::bench::measuring::verify::Order;
 use crate::bench::records::record::{Record, Target};
 
 pub(in crate::bench) const ABOUT: &str =
-    "10 GB of 100-byte records in 2 GiB: dpipe, GNU sort, DuckDB, Polars, the I/O floor";
+    "10 GB of 100-byte records in 2 GiB: dpipe, GNU sort, DuckDB, Polars, ClickHouse, uutils, the I/O floor";
 
 pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(10_000_000_000);
-    context.need_free(bytes * 5)?; // two inputs, spills of up to one input and a half, the output
-    let binary = context.generate("records", bytes)?;
-    let ascii = context.generate("records-ascii", bytes)?;
+    // An input, spills of up to an input and a half, the output.
+    context.need_free(bytes / 2 * 7)?;
     let budget_bytes = context.budget(2 << 30);
     let job = |label, input, order| SortJob { context, input, label, order, crlf: true, budget_bytes };
-    let as_records = job("binary records", &binary, Order::Records);
-    let as_ascii_records = job("ASCII as records", &ascii, Order::Records);
+    let mut record = context.record();
+
+    // The forms come one after the other: a disk that holds both need be twice as large.
+    let ascii = context.generate("records-ascii", bytes)?;
     let as_lines = job("ASCII as lines", &ascii, Order::Lines);
     let contestants = [
-        as_records.dpipe(&["--records"]),
-        as_ascii_records.dpipe(&["--records"]),
         as_lines.dpipe(&[]),
         as_lines.gnu(),
         as_lines.duckdb(),
         as_lines.polars(),
+        as_lines.clickhouse(),
+        as_lines.uutils(),
+        job("ASCII as records", &ascii, Order::Records).dpipe(&["--records"]),
     ];
-    let mut record = context.record();
-    record.inputs = vec![as_records.describe("binary records")?, as_lines.describe("ASCII records (CRLF lines)")?];
+    record.inputs.push(as_lines.describe("ASCII records (CRLF lines)")?);
+    turns::run(context, &contestants, None, &mut record)?;
+    let [lines, gnu, duckdb, polars, clickhouse, uutils, _] = contestants.map(|c| c.name);
+    ascii.remove();
+
+    let binary = context.generate("records", bytes)?;
+    let as_records = job("binary records", &binary, Order::Records);
+    record.inputs.push(as_records.describe("binary records")?);
     let floor = Floor::new(context, &binary.path, bytes);
     record.notes.extend(floor.as_ref().err().map(|why| format!("the floor was not measured: {why}")));
+    let contestants = [as_records.dpipe(&["--records"])];
     turns::run(context, &contestants, floor.ok(), &mut record)?;
+    let [records] = contestants.map(|c| c.name);
 
-    let [records, _, lines, gnu, duckdb, polars] = contestants.map(|c| c.name);
     record.compare("wall_s", &gnu, &lines, Some(Target::AtLeast(9.0)));
     record.compare("wall_s", &duckdb, &lines, Some(Target::AtLeast(6.0)));
-    record.compare("wall_s", &polars, &lines, None);
-    for peer in [&gnu, &duckdb, &polars] {
+    for peer in [&polars, &clickhouse, &uutils] {
+        record.compare("wall_s", peer, &lines, None);
+    }
+    for peer in [&gnu, &duckdb, &polars, &clickhouse, &uutils] {
         record.compare("cpu_s", peer, &lines, None);
     }
     record.share_of_floor(&records, Some(Target::AtLeast(85.0)));
