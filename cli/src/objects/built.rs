@@ -104,8 +104,8 @@ impl AnyObject {
         // The answer to the request that publishes may be what a signal ends.
         signals::undo_says(format!("{} may be published: look at it", self.0.address()));
         if let Err(error) = self.0.publish(len) {
-            // A stop before the request that publishes leaves what was there. The error says so.
-            if !error.to_string().contains("published") {
+            // A stop before the request that publishes leaves what was there.
+            if !self.0.may_be_published() {
                 signals::undo_says(format!("{} is as it was before", self.0.address()));
             }
             return Err(error);

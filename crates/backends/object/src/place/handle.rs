@@ -24,4 +24,6 @@ pub(crate) struct ObjectPlace {
     pub(crate) name: String,
     pub(crate) side: Side,
     pub(crate) was_published: AtomicBool,
+    /// Whether a request that publishes was made, and no answer says that it was not done.
+    pub(crate) may_be_published: AtomicBool,
 }

@@ -1,14 +1,17 @@
 //! Looking at the object before it is published, and after it.
 
+use std::pin::pin;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result};
+use futures_util::future::{Either, select};
 use object_store::GetOptions;
 
 use super::handle::ObjectPlace;
 use super::pinned::Pinned;
 use super::published::PublishedObject;
+use crate::client_state::stopped;
 use crate::server::byte_sum::ByteSum;
 use crate::server::failure::{is_there, status};
 
@@ -16,6 +19,8 @@ use crate::server::failure::{is_there, status};
 const MAX_LOOKS: u32 = 3;
 /// The pause between the looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// How long a look goes on once the client was stopped.
+const LAST_LOOK: Duration = Duration::from_millis(500);
 
 /// What is known of an object after the request that publishes.
 pub(super) struct Sent {
@@ -63,10 +68,10 @@ impl ObjectPlace {
     }
 
     /// The error of the request that publishes.
-    pub(super) fn unpublished(&self, error: &object_store::Error, perhaps_done: bool, failed_before: bool) -> Error {
+    pub(super) fn unpublished(&self, error: &object_store::Error, perhaps_done: bool) -> Error {
         let made = self.failed("publish", error);
         if is_there(error) && self.store.exchange.only_new.load(SeqCst) {
-            let perhaps = if failed_before { " (an attempt whose answer was lost may have made it)" } else { "" };
+            let perhaps = if perhaps_done { " (an attempt whose answer was lost may have made it)" } else { "" };
             return self.exists_already(perhaps);
         }
         if perhaps_done { perhaps_published(made.kind(), made.context()) } else { made }
@@ -86,10 +91,22 @@ impl ObjectPlace {
         }
     }
 
+    /// Looks for a moment only, once the client was stopped.
+    async fn look_unless_stopped(&self) -> Result<Pinned> {
+        let has_to_end = async {
+            self.client.has_to_stop().await;
+            tokio::time::sleep(LAST_LOOK).await;
+        };
+        match select(pin!(has_to_end), pin!(self.look_again())).await {
+            Either::Left(_) => Err(stopped("publish")),
+            Either::Right((seen, _)) => seen,
+        }
+    }
+
     /// Looks at the object that was published; whether it was is not known if the answer was lost.
     pub(super) async fn verify(&self, len: u64, sent: Sent) -> Result<PublishedObject> {
         let Sent { e_tag, sum, is_lost } = sent;
-        let seen = self.look_again().await.map_err(|error| {
+        let seen = self.look_unless_stopped().await.map_err(|error| {
             if is_lost {
                 let why = format!("{}; the upload is gone from the server", error.context());
                 return perhaps_published(error.kind(), &why);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use datapipes_core::locator::{Endpoint, EndpointHandle, Locator, PlaceFacts};
@@ -98,8 +98,9 @@ impl Object {
             node: None,
             core: None,
         };
-        let (side, was_published) = (Side::Source(pinned), AtomicBool::new(false));
-        let place = ObjectPlace { client: state, store, looks, name, side, was_published };
+        let (side, was_published, may_be_published) =
+            (Side::Source(pinned), AtomicBool::new(false), AtomicBool::new(false));
+        let place = ObjectPlace { client: state, store, looks, name, side, was_published, may_be_published };
         Ok(Object { place: Arc::new(place), facts: Arc::new(facts), address, leftovers: Leftovers::default() })
     }
 
@@ -141,8 +142,9 @@ impl Object {
             node: None,
             core: None,
         };
-        let (side, was_published) = (Side::Target(upload), AtomicBool::new(false));
-        let place = ObjectPlace { client: state, store, looks, name, side, was_published };
+        let (side, was_published, may_be_published) =
+            (Side::Target(upload), AtomicBool::new(false), AtomicBool::new(false));
+        let place = ObjectPlace { client: state, store, looks, name, side, was_published, may_be_published };
         Ok(Object { place: Arc::new(place), facts: Arc::new(facts), address, leftovers })
     }
 
@@ -202,6 +204,12 @@ impl Object {
                 Err(Error::new(ErrorKind::InvalidInput, "publish", why).with_advice("create it to write it"))
             }
         }
+    }
+
+    /// Whether it may be visible at the server: a request that publishes it was made, and no answer
+    /// said that it was not done.
+    pub fn may_be_published(&self) -> bool {
+        self.place.may_be_published.load(SeqCst)
     }
 
     /// What was asked of the server for it so far.

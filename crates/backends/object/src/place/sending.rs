@@ -29,7 +29,7 @@ use super::looking::Sent;
 use super::parts::{DROPPED, PartBuffer, PartState, Phase, advised};
 use super::published::PublishedObject;
 use super::upload::Upload;
-use crate::client_state::stopped;
+use crate::client_state::{Publishing, stopped};
 use crate::server::byte_sum::ByteSum;
 use crate::server::failure::{failed, may_be_done, status};
 
@@ -246,6 +246,12 @@ impl ObjectPlace {
         true
     }
 
+    /// Notes that a request that publishes is made, until its answer says otherwise.
+    fn asks_to_publish(&self) -> Publishing<'_> {
+        self.may_be_published.store(true, SeqCst);
+        self.client.publishes()
+    }
+
     fn is_only_new(&self, upload: &Upload) -> bool {
         // What is published again replaces what this value published before.
         upload.only_new && !self.was_published.load(SeqCst)
@@ -264,7 +270,7 @@ impl ObjectPlace {
         let (payload, mut attempts) = (in_pieces(bytes), self.client.attempts());
         let mut perhaps_done = false;
         loop {
-            let publishing = self.client.publishes();
+            let publishing = self.asks_to_publish();
             let put = self.store.objects.put_opts(&self.store.path, payload.clone(), PutOptions::default()).await;
             drop(publishing);
             match put {
@@ -273,9 +279,9 @@ impl ObjectPlace {
                 }
                 Err(error) => {
                     perhaps_done |= may_be_done(&error);
-                    let failed_before = attempts.failed() > 0;
+                    self.may_be_published.store(perhaps_done, SeqCst);
                     if !self.publishes_again(attempts.after_publishing(&error)).await {
-                        return Err(self.unpublished(&error, perhaps_done, failed_before));
+                        return Err(self.unpublished(&error, perhaps_done));
                     }
                 }
             }
@@ -329,20 +335,20 @@ impl ObjectPlace {
         let (mut attempts, mut perhaps_done) = (self.client.attempts(), false);
         loop {
             let copies = ids.iter().map(|id| PartId { content_id: id.content_id.clone() }).collect();
-            let publishing = self.client.publishes();
+            let publishing = self.asks_to_publish();
             let completed = self.uploads()?.complete_multipart(&self.store.path, &id, copies).await;
             drop(publishing);
             match completed {
                 Ok(put) => return Ok(Sent { e_tag: put.e_tag, sum, is_lost: false }),
                 // An attempt whose answer was lost may have succeeded: the upload is gone then.
-                Err(error) if attempts.failed() > 0 && status(&error) == Some(404) => {
+                Err(error) if perhaps_done && status(&error) == Some(404) => {
                     return Ok(Sent { e_tag: None, sum, is_lost: true });
                 }
                 Err(error) => {
                     perhaps_done |= may_be_done(&error);
-                    let failed_before = attempts.failed() > 0;
+                    self.may_be_published.store(perhaps_done, SeqCst);
                     if !self.publishes_again(attempts.after_publishing(&error)).await {
-                        return Err(self.unpublished(&error, perhaps_done, failed_before));
+                        return Err(self.unpublished(&error, perhaps_done));
                     }
                 }
             }

@@ -63,11 +63,6 @@ impl Attempts {
         let part = (self.seed >> 33) as f64 / f64::from(1u32 << 31);
         Some(doubled.mul_f64(0.5 + part.clamp(0.0, 1.0) / 2.0))
     }
-
-    /// How many attempts failed.
-    pub(crate) fn failed(&self) -> u32 {
-        self.made
-    }
 }
 
 /// Whether another attempt may succeed.

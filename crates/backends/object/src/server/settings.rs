@@ -14,7 +14,7 @@ use object_store::aws::AmazonS3ConfigKey;
 use object_store::azure::AzureConfigKey;
 use object_store::gcp::GoogleConfigKey;
 
-use super::profiles::{self, Section};
+use super::profiles::{self, ProfileFile, Section};
 use super::secrets::Secrets;
 use crate::address::ObjectScheme;
 
@@ -26,9 +26,9 @@ pub(crate) struct Settings {
     missing_profile: Option<String>,
     /// What the profile has in the place of keys, and nobody reads here.
     unread: Option<&'static str>,
-    /// Whether the profile says in its `services` where S3 is, and nothing else does.
-    unread_endpoint: bool,
-    /// Why a profile file is not understood that might say where S3 is, or who asks.
+    /// What the profile has that says where S3 is, and nobody reads here.
+    unread_endpoint: Option<&'static str>,
+    /// Why it is not known what a profile says, which might be where S3 is, or who asks.
     bad_file: Option<String>,
     /// The settings that a profile has, by their names in the environment: what they are called
     /// there.
@@ -79,13 +79,16 @@ impl Settings {
         }
         if scheme == ObjectScheme::S3 {
             if let Some(why) = &self.bad_file {
-                let advice = "mend it, or set AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE, to /dev/null for none";
-                return Err(bad(format!("a profile file: {why}")).with_advice(advice));
+                let advice = match why.starts_with("AWS_") {
+                    true => "set one of them alone",
+                    false => "mend it, or set AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE, to /dev/null for none",
+                };
+                return Err(bad(why.clone()).with_advice(advice));
             }
             self.check_credentials()?;
-            if self.unread_endpoint {
-                let why = "the profile has `services`, which is not read, and no `endpoint_url`".to_owned();
-                return Err(bad(why).with_advice("set AWS_ENDPOINT_URL_S3, or `endpoint_url` in the profile"));
+            if let Some(unread) = self.unread_endpoint {
+                let why = format!("the profile has `{unread}`, which is not read and says where S3 is");
+                return Err(bad(why).with_advice("set AWS_ENDPOINT_URL_S3"));
             }
         }
         let forbids_plain = self.get(&format!("{prefix}ALLOW_HTTP")).is_some_and(is_no);
@@ -124,13 +127,20 @@ impl Settings {
             "AWS_CONTAINER_CREDENTIALS_FULL_URI",
         ];
         let is_unsigned = self.get("AWS_SKIP_SIGNATURE").is_some_and(|value| !is_no(value));
-        if is_unsigned || SOURCES.iter().any(|name| self.get(name).is_some()) {
+        if is_unsigned {
             return Ok(());
         }
         let refused = |why: String| Error::new(ErrorKind::PermissionDenied, "connect", why);
         if let Some(unread) = self.unread {
-            return Err(refused(format!("the profile has `{unread}`, which is not read, and no keys"))
+            return Err(refused(format!("the profile has `{unread}`, which is not read"))
                 .with_advice("put what `aws configure export-credentials --format env` prints into the environment"));
+        }
+        if self.get("AWS_ACCESS_KEY_ID").is_some() && self.get("AWS_SECRET_ACCESS_KEY").is_none() {
+            let why = format!("{} is given, and no secret key", self.called("AWS_ACCESS_KEY_ID"));
+            return Err(refused(why).with_advice("a key and its secret come from one source: give both there"));
+        }
+        if SOURCES.iter().any(|name| self.get(name).is_some()) {
+            return Ok(());
         }
         if self.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             let why = "there are no credentials: neither variables nor a profile have them, and \
@@ -163,50 +173,81 @@ impl Settings {
         Secrets::new(self.values.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect())
     }
 
+    /// The path of a profile file: what its variable says, or its usual place.
+    fn profile_file(&self, name: &str, usual: &str, home: Option<&Path>) -> Option<PathBuf> {
+        match self.get(name) {
+            Some(path) => Some(expanded(path, home)),
+            None => home.map(|home| home.join(".aws").join(usual)),
+        }
+    }
+
     /// Adds what the profile files say and the settings do not.
     fn add_profile(&mut self, home: Option<&Path>) {
-        let file = |name: &str, usual: &str| {
-            self.get(name).map(PathBuf::from).or_else(|| home.map(|home| home.join(".aws").join(usual)))
-        };
-        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-        let config = file("AWS_CONFIG_FILE", "config");
-        let named = self.get("AWS_PROFILE").or_else(|| self.get("AWS_DEFAULT_PROFILE")).map(str::to_owned);
-        let profile = named.as_deref().unwrap_or("default");
+        let credentials = self.profile_file("AWS_SHARED_CREDENTIALS_FILE", "credentials", home);
+        let config = self.profile_file("AWS_CONFIG_FILE", "config", home);
         let mut bad_file = None;
-        let mut section = |file: Option<PathBuf>, names: &[&str]| {
-            let read = profiles::section(&file?, names);
-            read.unwrap_or_else(|why| {
-                bad_file.get_or_insert(why);
+        let named = [self.get("AWS_PROFILE"), self.get("AWS_DEFAULT_PROFILE")];
+        if let [Some(one), Some(other)] = named
+            && one != other
+        {
+            // Tools differ in which of them counts.
+            bad_file = Some("AWS_PROFILE and AWS_DEFAULT_PROFILE name two profiles".to_owned());
+        }
+        let named = named.into_iter().flatten().next().map(str::to_owned);
+        let profile = named.as_deref().unwrap_or("default");
+        let mut section = |file: Option<PathBuf>, kind| {
+            profiles::profile(&file?, kind, profile).unwrap_or_else(|why| {
+                bad_file.get_or_insert(format!("a profile file: {why}"));
                 None
             })
         };
-        let of_config = section(config, &[profile, &format!("profile {profile}")]);
-        let of_credentials = section(credentials, &[profile]);
+        let of_config = section(config, ProfileFile::Config);
+        let of_credentials = section(credentials, ProfileFile::Credentials);
         // Without it, another identity would act: that of the machine, for example.
         let is_missing = of_config.is_none() && of_credentials.is_none();
-        self.missing_profile = named.filter(|name| is_missing && name != "default");
-        let mut found = of_config.unwrap_or_default();
-        found.extend(of_credentials.unwrap_or_default());
-        // A key and its secret come from one source.
+        let of_config = of_config.unwrap_or_default();
+        let of_credentials = of_credentials.unwrap_or_default();
+        // A key, its secret and its token come from one source.
         if self.get("AWS_ACCESS_KEY_ID").is_none() {
-            for name in ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"] {
-                self.take(name, &found, &name.to_ascii_uppercase());
+            let with_key = |section: &&Section| section.get("aws_access_key_id").is_some_and(|key| !key.is_empty());
+            if let Some(source) = [&of_credentials, &of_config].into_iter().find(with_key) {
+                for name in ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"] {
+                    let variable = name.to_ascii_uppercase();
+                    self.values.remove(&variable);
+                    self.take(name, source, &variable);
+                }
             }
+            // What says where credentials come from goes before keys beside it.
+            let is_shared = of_credentials.contains_key("aws_access_key_id");
+            let goes_before = |name: &&str| !(is_shared && *name == "credential_process");
+            let is_there = |name: &&str| of_config.contains_key(*name) || of_credentials.contains_key(*name);
+            self.unread = UNREAD.into_iter().filter(goes_before).find(is_there);
         }
+        let mut found = of_config;
+        found.extend(of_credentials);
+        self.missing_profile = named.filter(|name| is_missing && name != "default");
         if self.get("AWS_REGION").is_none() && self.get("AWS_DEFAULT_REGION").is_none() {
             self.take("region", &found, "AWS_REGION");
         }
-        self.unread = UNREAD.into_iter().find(|name| found.contains_key(*name));
         let endpoints = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"];
-        let ignores = |value: &str| value.eq_ignore_ascii_case("true");
         // Where the environment says all that a file could say, what the file says does not count.
-        let is_told = self.get("AWS_ACCESS_KEY_ID").is_some() && endpoints.iter().any(|name| self.get(name).is_some());
+        let is_told = self.get("AWS_ACCESS_KEY_ID").is_some_and(|_| !self.of_profile.contains_key("AWS_ACCESS_KEY_ID"))
+            && endpoints.iter().any(|name| self.get(name).is_some());
         self.bad_file = bad_file.filter(|_| !is_told);
-        if self.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").is_some_and(ignores) {
+        let is_true = |value: Option<&str>| value.is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let of_profile = |name: &str| found.get(name).map(String::as_str);
+        let ignores = self.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+        if is_true(ignores.or(of_profile("ignore_configured_endpoint_urls"))) {
             self.values.retain(|name, _| !endpoints.contains(&name.as_str()));
         } else if endpoints.iter().all(|name| self.get(name).is_none()) {
             self.take("endpoint_url", &found, "AWS_ENDPOINT_URL");
-            self.unread_endpoint = found.contains_key("services") && self.get("AWS_ENDPOINT_URL").is_none();
+            // What it says of S3 goes before `endpoint_url`.
+            self.unread_endpoint = found.contains_key("services").then_some("services");
+        }
+        if endpoints.iter().all(|name| self.get(name).is_none()) {
+            let hosts = ["use_fips_endpoint", "use_dualstack_endpoint"];
+            let unread = hosts.into_iter().find(|name| is_true(of_profile(name)));
+            self.unread_endpoint = self.unread_endpoint.or(unread);
         }
     }
 
@@ -259,11 +300,49 @@ fn is_no(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "0" | "false" | "off" | "no" | "n")
 }
 
+/// A path with `~` and variables, as the cloud's own tools take it. What stands for nothing stays.
+fn expanded(path: &str, home: Option<&Path>) -> PathBuf {
+    let mut made = String::new();
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('$') {
+        made.push_str(before);
+        let is_of_name = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '_';
+        let (name, behind) = match after.strip_prefix('{').and_then(|after| after.split_once('}')) {
+            Some(found) => found,
+            None => after.split_at(after.chars().take_while(is_of_name).count()),
+        };
+        match std::env::var(name) {
+            Ok(value) if !name.is_empty() => {
+                made.push_str(&value);
+                rest = behind;
+            }
+            _ => {
+                made.push('$');
+                rest = after;
+            }
+        }
+    }
+    made.push_str(rest);
+    match (made.strip_prefix('~'), home) {
+        (Some(""), Some(home)) => home.to_path_buf(),
+        (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+        _ => PathBuf::from(made),
+    }
+}
+
+/// Whether it is a name of a host, or a part of one, by its length and its dots.
+fn has_labels(host: &str) -> bool {
+    let is_label =
+        |label: &str| !label.is_empty() && label.len() <= 63 && !label.starts_with('-') && !label.ends_with('-');
+    host.strip_suffix('.').unwrap_or(host).split('.').all(is_label)
+}
+
 fn check_address(value: &str, needs_tls: bool) -> std::result::Result<(), &'static str> {
     let uri = value.parse::<http::Uri>().map_err(|_| "is no address of a server")?;
     let host = uri.host().filter(|host| !host.is_empty()).ok_or("is no address of a server")?;
     let is_host = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte));
-    if !matches!(uri.scheme_str(), Some("http" | "https")) || !is_host {
+    let is_name = host.starts_with('[') || has_labels(host);
+    if !matches!(uri.scheme_str(), Some("http" | "https")) || !is_host || !is_name {
         return Err("is no address of a server");
     }
     let text = uri.authority().map_or("", |authority| authority.as_str());
@@ -298,7 +377,7 @@ fn check_part_of_host(name: &str, value: &str) -> std::result::Result<(), &'stat
     };
     let is_plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     let is_host = || format!("https://s3.{value}.{domain}/").parse::<url::Url>().is_ok();
-    if is_plain && is_host() { Ok(()) } else { Err(what) }
+    if is_plain && has_labels(value) && is_host() { Ok(()) } else { Err(what) }
 }
 
 /// Whether the value of a setting of this name is a secret, or goes with one.
@@ -347,6 +426,12 @@ mod tests {
             ("AWS_REGION", "xn--a"),
             ("AWS_DEFAULT_REGION", "a%zz"),
             ("AWS_REGION", "a.b:99999"),
+            ("AWS_REGION", ".."),
+            ("AWS_REGION", "a..b"),
+            ("AWS_REGION", "."),
+            ("AWS_REGION", "a-region-of-a-name-that-is-longer-than-a-label-of-a-host-may-be-at-all"),
+            ("AWS_ENDPOINT_URL", "http://host..name:9"),
+            ("AWS_ENDPOINT_URL", "http://-:9"),
             ("AZURE_STORAGE_ACCOUNT_NAME", "a b"),
             ("AWS_EC2_METADATA_DISABLED", "true"),
             ("AWS_METADATA_ENDPOINT", "nonsense"),
@@ -395,7 +480,7 @@ mod tests {
         let folder = datapipes_testkit::TempFolder::beside_the_program().unwrap();
         let path = |name: &str| folder.path(name).display().to_string();
         let credentials = "[default] ; a comment\naws_access_key_id = A\naws_secret_access_key=secret-of-default\n\
-                           [other]\naws_access_key_id=B\naws_secret_access_key = secret-of-other\n  nested = 1\n";
+                           [other]\naws_access_key_id=B\naws_secret_access_key = secret-of-other\ns3 =\n  nested = 1\n";
         std::fs::write(path("credentials"), credentials).unwrap();
         std::fs::write(
             path("config"),
@@ -421,7 +506,8 @@ mod tests {
         std::fs::write(path("config"), "[profile role]\nrole_arn = arn:1\n[profile local]\nservices = here\n").unwrap();
         let refused = |more: &[(&str, &str)]| given(more).check(ObjectScheme::S3).unwrap_err().to_string();
         assert!(refused(&[("AWS_PROFILE", "role")]).contains("`role_arn`"));
-        let keys = [("AWS_PROFILE", "local"), ("AWS_ACCESS_KEY_ID", "A")];
+        let own = [("AWS_ACCESS_KEY_ID", "A"), ("AWS_SECRET_ACCESS_KEY", "S")];
+        let keys = [&own[..], &[("AWS_PROFILE", "local")]].concat();
         assert!(refused(&keys).contains("`services`"));
         let local = given(&[&keys[..], &[("AWS_ENDPOINT_URL_S3", "http://h")]].concat());
         assert!(local.check(ObjectScheme::S3).is_ok());
@@ -431,14 +517,61 @@ mod tests {
         // Bytes would go to another server than the one that was meant.
         std::fs::write(path("config"), "[default\nendpoint_url = http://private:1\n").unwrap();
         assert!(refused(&[]).contains("line 1"));
-        assert!(given(&[("AWS_ACCESS_KEY_ID", "A")]).check(ObjectScheme::S3).is_err());
-        let told = given(&[("AWS_ACCESS_KEY_ID", "A"), ("AWS_ENDPOINT_URL", "http://h")]);
+        assert!(refused(&own).contains("line 1"));
+        let told = given(&[&own[..], &[("AWS_ENDPOINT_URL", "http://h")]].concat());
         assert!(told.check(ObjectScheme::S3).is_ok() && given(&[]).check(ObjectScheme::Gcs).is_ok());
         std::fs::write(path("config"), "[default]\nendpoint_url = http://h:1 # a note\n").unwrap();
         assert!(refused(&[]).contains("`endpoint_url` of the profile"));
+        // Variables without a key are of another source; a key without a secret is none.
+        let token = given(&[("AWS_SESSION_TOKEN", "stale"), ("AWS_SECRET_ACCESS_KEY", "stale")]);
+        assert_eq!(
+            (token.get("AWS_SESSION_TOKEN"), token.get("AWS_SECRET_ACCESS_KEY")),
+            (None, Some("secret-of-default"))
+        );
+        std::fs::write(path("config"), "[default]\naws_secret_access_key = S\naws_session_token = T\n").unwrap();
+        assert_eq!(given(&[]).get("AWS_SESSION_TOKEN"), None);
+        std::fs::write(path("credentials"), "[default]\naws_access_key_id = A\n").unwrap();
+        assert!(refused(&[]).contains("no secret key"));
+        // What goes before keys, or before `endpoint_url`.
+        std::fs::write(path("credentials"), credentials).unwrap();
+        for (config, word) in [
+            ("role_arn = arn:1", "`role_arn`"),
+            ("sso_session = s", "`sso_session`"),
+            ("endpoint_url = http://h\nservices = s", "`services`"),
+            ("use_fips_endpoint = true", "`use_fips_endpoint`"),
+        ] {
+            std::fs::write(path("config"), format!("[default]\n{config}\n")).unwrap();
+            assert!(refused(&[]).contains(word), "{config}");
+        }
+        for config in ["credential_process = p", "use_fips_endpoint = false"] {
+            std::fs::write(path("config"), format!("[default]\n{config}\n")).unwrap();
+            given(&[]).check(ObjectScheme::S3).unwrap_or_else(|e| panic!("{config}: {e}"));
+        }
+        let ignores = "[default]\nendpoint_url = http://h\nignore_configured_endpoint_urls = true\n";
+        std::fs::write(path("config"), ignores).unwrap();
+        assert_eq!(given(&[]).get("AWS_ENDPOINT_URL"), None);
+        assert!(refused(&[("AWS_PROFILE", "other"), ("AWS_DEFAULT_PROFILE", "default")]).contains("two profiles"));
         std::fs::write(path("config"), "[default]\n").unwrap();
         let missing = given(&[("AWS_PROFILE", "typo")]);
         assert!(missing.check(ObjectScheme::S3).unwrap_err().to_string().contains("typo"));
         assert!(missing.check(ObjectScheme::Gcs).is_ok());
+    }
+
+    #[test]
+    fn paths_of_profile_files_are_those_of_a_shell() {
+        let home = std::env::var("HOME").unwrap_or_default();
+        let at = |path: &str| expanded(path, Some(Path::new("/h"))).display().to_string();
+        for (path, expected) in [
+            ("~", "/h".to_owned()),
+            ("~/a", "/h/a".to_owned()),
+            ("/a/~", "/a/~".to_owned()),
+            ("~somebody/a", "~somebody/a".to_owned()),
+            ("$HOME/a", format!("{home}/a")),
+            ("/x${HOME}y", format!("/x{home}y")),
+            ("/$NO_SUCH_NAME/$", "/$NO_SUCH_NAME/$".to_owned()),
+            ("${NO_SUCH_NAME}", "${NO_SUCH_NAME}".to_owned()),
+        ] {
+            assert_eq!(at(path), expected, "{path}");
+        }
     }
 }
