@@ -536,3 +536,47 @@ fn threads_that_cannot_be_had() {
         }
     }
 }
+
+/// The process that frees a replaced file may not start: then it is freed before, and not said to be
+/// freed later.
+#[test]
+fn what_is_not_freed_later_is_not_said_to_be() {
+    if !on_path("strace") {
+        println!("SKIPPED: what is not freed later is not said to be: strace is not there");
+        return;
+    }
+    let folder = folder();
+    good(&folder, "seq 900000 > in");
+    let sort = "$D sort in -o out --json";
+    let lacks = "strace -f -qq -o calls -e trace=close_range -e inject=close_range:error=ENOSYS";
+    for (before, is_left) in [("", true), (lacks, false)] {
+        let line = format!("rm -f out; fallocate -l 300M out && {before} {sort}");
+        let report = json(&good(&folder, &line));
+        assert_eq!(report["output"]["way"], "replaced", "{report}");
+        let left = report["output"]["left_bytes"].as_u64().unwrap();
+        assert_eq!(left >= 300 << 20, is_left, "{before}: {report}");
+    }
+}
+
+#[test]
+fn a_standard_input_is_checked_once() {
+    let folder = folder();
+    good(&folder, "seq 1000 1999 > in; $D check lines - < in");
+    for files in ["- -", "in -", "- in"] {
+        let (code, _, said) = shell(&folder, &format!("$D check lines {files} < in"));
+        assert!(code == Some(2) && said.contains("a stream is checked alone"), "{files}: {code:?} {said}");
+    }
+}
+
+#[test]
+fn what_is_no_place_for_runs_is_told_with_what_is_one() {
+    let folder = folder();
+    good(&folder, "seq 9 > in");
+    for place in ["cache:l2/core0", "cache:/tmp", "hbm:0", "hbm:", "'/tmp?limit='", "'ssd:/tmp?access=x'", "dram:-1"] {
+        let (code, _, said) = shell(&folder, &format!("$D sort -T {place} in"));
+        assert!(
+            code == Some(2) && said.contains("dram:SIZE") || said.contains("?limit=10G"),
+            "{place}: {code:?} {said}"
+        );
+    }
+}

@@ -167,16 +167,18 @@ fn sort(parsed: &Parsed, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -
     let work = || offering::during("dpipe sort", || page::samples(counters), || watched(parsed, &control, sorts));
     let work = || metrics.during(|| so_far(counters), work);
     let (sorted, recording) = record(columns, || page::values(&control.progress), work);
-    let report = match annotator {
+    let mut report = match annotator {
         Some(annotator) => annotator.finish(sorted),
         None => sorted,
     }?;
+    if !close_afterwards(spill_files.take()) {
+        (report.spill_left_bytes, report.output.left_bytes) = (0, 0);
+    }
     metrics.keep(report.samples());
     tell(parsed, &report, objects.accounts())?;
     if let (Some(file), Some(recording)) = (page_file, recording) {
         file.write(&page::page(&report, ways, &recording))?;
     }
-    close_afterwards(spill_files.take());
     Ok(())
 }
 

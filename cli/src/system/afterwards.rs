@@ -7,25 +7,26 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Leaves the last close of these files, which may take long, to another process. It closes them
 /// when this process has ended, does nothing else, and holds nothing else open. If it cannot be
-/// started, the files are closed here.
-pub(crate) fn close_afterwards(files: Vec<OwnedFd>) {
+/// started, the files are closed here, and this returns false.
+pub(crate) fn close_afterwards(files: Vec<OwnedFd>) -> bool {
     if files.is_empty() {
-        return;
+        return true;
     }
     // A process that cannot close what it inherited would hold it for ever, this pipe included.
     // The call is not in a kernel before 5.9, and not allowed under some filters.
     if !close_range(u32::MAX, u32::MAX) {
-        return;
+        return false;
     }
-    let Ok((ended, held)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return };
+    let Ok((ended, held)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return false };
     let mut kept: Vec<u32> = files.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
     kept.push(ended.as_raw_fd().unsigned_abs());
     kept.sort_unstable();
     let ended_fd = ended.as_raw_fd();
     // SAFETY: the child of a process with several threads may call only what is safe in a signal
     // handler. It makes system calls on memory that was allocated before, and exits.
-    unsafe {
-        if libc::fork() == 0 {
+    let child = unsafe {
+        let child = libc::fork();
+        if child == 0 {
             let mut from = 0;
             let mut alone = true;
             for fd in &kept {
@@ -40,9 +41,11 @@ pub(crate) fn close_afterwards(files: Vec<OwnedFd>) {
             }
             libc::_exit(0);
         }
-    }
+        child
+    };
     // The end of this process closes this.
     std::mem::forget(held);
+    child > 0
 }
 
 /// Closes all descriptors of a range.

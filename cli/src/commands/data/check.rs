@@ -190,7 +190,8 @@ impl Checking<'_> {
         }
         let (input, len) = open_whole(file, least)?;
         match input {
-            Input::File { ssd, from: 0 } => {
+            // What a `-` before it has read would be missing.
+            Input::File { ssd, from: 0 } if alone || file != Path::new("-") => {
                 self.catch();
                 in_parallel(self.machine, &Subject::file(&ssd, len), self.shape)
             }

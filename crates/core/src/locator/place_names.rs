@@ -14,6 +14,9 @@ use crate::memory::{MapOptions, Pages};
 /// them as small.
 const NOT_SMALL: u64 = 1 << 20;
 
+/// What is a place for staging.
+const PLACES: &str = "name a folder, or ssd:FOLDER, dram:SIZE, numa:NODE?len=SIZE, pmem:FOLDER?limit=SIZE";
+
 impl StagePlace {
     /// Uses an unlinked scratch file in a folder ([`Ssd::scratch_in`]).
     pub fn folder(dir: impl Into<PathBuf>) -> StagePlace {
@@ -54,7 +57,7 @@ impl StagePlace {
     /// `InvalidInput` with the reason.
     pub fn parse(text: &str) -> Result<StagePlace> {
         let (plain, limit) = split_limit(text)?;
-        let place = match plain.parse::<Uri>()? {
+        let place = match plain.parse::<Uri>().map_err(|e| e.with_advice(PLACES))? {
             Uri::Ssd { path, access } => StagePlace::scratch(path, access),
             Uri::Dram { len: 0, .. } => return Err(bad(text, "memory needs a size, as in dram:1G")),
             Uri::Dram { len, node } => StagePlace { name: plain, ..StagePlace::memory(len, node) },
@@ -72,7 +75,7 @@ impl StagePlace {
             }
             _ => {
                 let error = bad(text, "it is not a place for staging");
-                return Err(error.with_advice("name a folder, or one of ssd:, dram:, numa: and pmem:"));
+                return Err(error.with_advice(PLACES));
             }
         };
         Ok(match limit {
@@ -129,7 +132,10 @@ fn split_limit(text: &str) -> Result<(String, Option<u64>)> {
     let (limits, others): (Vec<&str>, Vec<&str>) = query.split('&').partition(|s| s.starts_with("limit="));
     let limit = match limits[..] {
         [] => None,
-        [one] => Some(parse_size(one.trim_start_matches("limit="))?),
+        [one] => {
+            let size = parse_size(one.trim_start_matches("limit="));
+            Some(size.map_err(|e| bad(text, e.context()).with_advice("write it as in ?limit=10G"))?)
+        }
         _ => return Err(bad(text, "more than one limit")),
     };
     if limit.is_some_and(|limit| limit < GRAIN) {
