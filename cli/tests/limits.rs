@@ -537,8 +537,8 @@ fn threads_that_cannot_be_had() {
     }
 }
 
-/// The process that frees a replaced file may not start: then it is freed before, and not said to be
-/// freed later.
+/// The process that frees a replaced file may not start: then it is freed before, and not said to
+/// be freed later.
 #[test]
 fn what_is_not_freed_later_is_not_said_to_be() {
     if !on_path("strace") {

@@ -176,8 +176,8 @@ fn profile_of(text: &str, kind: ProfileFile, name: &str) -> Result<Option<Sectio
     }))
 }
 
-/// Words, quoted as for a shell: the end of the first one, and the others. `None` where a quote does
-/// not end.
+/// Words, quoted as for a shell: the end of the first one, and the others. `None` where a quote has
+/// no end.
 fn of_shell(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word = Some(String::new());
