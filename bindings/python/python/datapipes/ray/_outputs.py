@@ -179,14 +179,6 @@ class Draft:
 
     def discard(self) -> None:
         """Remove what is left of it. Tasks that may still run find no folder to write into."""
-        try:
-            self._remove()
-        except KeyboardInterrupt:
-            # One that comes meanwhile ends the sort, but leaves nothing either.
-            self._remove()
-            raise
-
-    def _remove(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -134,7 +134,12 @@ def sort(
                 raise cause from None
             raise
         finally:
-            draft.discard()
+            try:
+                draft.discard()
+            except KeyboardInterrupt:
+                # One that comes meanwhile ends the sort, but leaves nothing either.
+                draft.discard()
+                raise
     except KeyboardInterrupt:
         there = draft.is_there()
         if there is not False:
