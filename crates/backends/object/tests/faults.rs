@@ -345,6 +345,35 @@ fn a_stop_waits_for_the_answer_to_a_request_that_publishes() {
     }
 }
 
+#[test]
+fn a_stopped_client_looks_no_further_at_what_it_published() {
+    for len in [100, 11 << 20] {
+        let (scene, machine) = (Scene::new(), machine());
+        let looks = Arc::new(AtomicU64::new(0));
+        let counted = looks.clone();
+        let stalls = move |request: &ProxyRequest| match request.method.as_str() {
+            "HEAD" => {
+                counted.fetch_add(1, SeqCst);
+                ProxyFault::Stall(0)
+            }
+            _ => ProxyFault::Pass,
+        };
+        let (_proxy, client) = scene.behind(quick().idle_time(Duration::from_secs(600)), stalls);
+        let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
+        let object = &object;
+        let error = std::thread::scope(|scope| {
+            let written = scope.spawn(move || write_all(&machine, object, &random(len, 1), 3 << 20));
+            until("it is looked at", || looks.load(SeqCst) > 0);
+            client.stop();
+            until("it is looked at no more", || written.is_finished());
+            written.join().unwrap().unwrap_err()
+        });
+        clear(&error, ErrorKind::Interrupted, "it was published");
+        assert!(object.may_be_published());
+        assert_eq!((looks.load(SeqCst), scene.server.bytes("box", "k").unwrap().len()), (1, len));
+    }
+}
+
 /// Requests without an answer are of no connection, and counted.
 #[test]
 fn connections_add_up_to_the_object_whatever_breaks() {
@@ -414,6 +443,7 @@ fn a_client_that_is_stopped_waits_for_no_server() {
     }
     assert_eq!(client.open("s3://box/k").unwrap_err().kind(), ErrorKind::Interrupted);
     assert_eq!(written.publish(11 << 20).unwrap_err().kind(), ErrorKind::Interrupted);
+    assert!(!written.may_be_published());
     drop(written);
     assert_eq!(scene.server.unfinished(), 0);
 }

@@ -98,7 +98,10 @@ impl ObjectPlace {
             tokio::time::sleep(LAST_LOOK).await;
         };
         match select(pin!(has_to_end), pin!(self.look_again())).await {
-            Either::Left(_) => Err(stopped("publish")),
+            Either::Left(_) => {
+                let why = format!("{}: {}", self.name, stopped("publish").context());
+                Err(Error::new(ErrorKind::Interrupted, "publish", why))
+            }
             Either::Right((seen, _)) => seen,
         }
     }
