@@ -266,6 +266,7 @@ fn an_output_is_synced_unless_that_is_not_wanted() {
         ("small", "new", 2),
         ("small", "new", 2),
         ("--report small", "new", 2),
+        ("--report-html=page --metrics=seen small", "new", 8),
         ("small", "old", 1),
         ("-S 16M large", "sorted", 2),
         ("-m small small", "merged", 2),

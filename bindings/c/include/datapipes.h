@@ -679,8 +679,9 @@ typedef struct {
   void *report_user;
   // A `dp_spill_compression`: whether what does not fit the memory is compressed.
   uint32_t compression;
-  // Not used; 0.
-  uint32_t reserved;
+  // Not 0: do not wait until the output is durable. It still appears as a whole, but a power
+  // failure soon afterwards may take bytes of it, as with programs that never sync.
+  uint32_t no_sync;
 } dp_sort_options;
 
 // Gives the next bytes of what is sorted: at most `capacity` of them, into `into`, and their number

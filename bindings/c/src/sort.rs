@@ -101,8 +101,9 @@ pub struct dp_sort_options {
     pub report_user: *mut c_void,
     /// A `dp_spill_compression`: whether what does not fit the memory is compressed.
     pub compression: u32,
-    /// Not used; 0.
-    pub reserved: u32,
+    /// Not 0: do not wait until the output is durable. It still appears as a whole, but a power
+    /// failure soon afterwards may take bytes of it, as with programs that never sync.
+    pub no_sync: u32,
 }
 
 // SAFETY: the fields are numbers, pointers, and a function that may be absent.
@@ -128,7 +129,7 @@ unsafe impl Options for dp_sort_options {
         report,
         report_user,
         compression,
-        reserved,
+        no_sync,
     });
 }
 
@@ -199,6 +200,7 @@ pub(crate) struct SortSettings {
     threads: usize,
     spill: Option<Vec<StagePlace>>,
     compression: SpillCompression,
+    sync: bool,
 }
 
 impl SortSettings {
@@ -236,6 +238,7 @@ impl SortSettings {
             threads: asked.threads as usize,
             spill,
             compression,
+            sync: asked.no_sync == 0,
         })
     }
 
@@ -246,7 +249,7 @@ impl SortSettings {
     }
 
     pub(crate) fn job(self, machine: &Machine, inputs: Vec<Input>, output: Output) -> SortJob {
-        let mut job = SortJob::between(machine, self.format, inputs, output).unique(self.unique);
+        let mut job = SortJob::between(machine, self.format, inputs, output.synced(self.sync)).unique(self.unique);
         if self.memory_bytes != 0 {
             job = job.memory_bytes(self.memory_bytes);
         }

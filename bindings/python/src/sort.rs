@@ -130,7 +130,7 @@ pub(crate) fn sort(
     unique: bool,
     keys: Vec<String>,
     separator: Option<u8>,
-    how: (Option<u64>, SpillArgument, Option<usize>, Option<bool>),
+    how: (Option<u64>, SpillArgument, Option<usize>, Option<bool>, bool),
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, String)> {
     let order = Order {
@@ -152,12 +152,15 @@ pub(crate) fn sort(
         let path = paths.iter().find(|path| error.context() == path.display().to_string());
         to_py_at(py, &error, path.map(PathBuf::as_path))
     };
+    let (memory, spill, threads, compression, sync) = how;
     let opened = detached(py, || {
-        let between = || Ok(SortJob::between(machine(), format, vec![input.input()?], output.output()?));
+        let between = || {
+            let output = output.output()?.synced(sync);
+            Ok(SortJob::between(machine(), format, vec![input.input()?], output))
+        };
         Ok(between())
     })?;
     let mut job = opened.map_err(named)?.unique(unique);
-    let (memory, spill, threads, compression) = how;
     if let Some(bytes) = memory {
         job = job.memory_bytes(bytes);
     }

@@ -433,6 +433,17 @@ def test_a_sort_has_places_threads_and_compression_and_its_advice_names_them(fol
     assert report.to_dict()["long_lines"] == 1
 
 
+def test_a_sort_waits_for_the_disk_unless_that_is_not_wanted(folder):
+    (folder / "in").write_text("b\na\n")
+    for asked, synced in (({}, True), ({"sync": True}, True), ({"sync": False}, False)):
+        report = dp.sort(folder / "in", folder / "out", **asked)
+        assert (folder / "out").read_text() == "a\nb\n"
+        assert report.to_dict()["output"]["synced"] is synced
+        assert ("not synced" in str(report)) is not synced
+    with pytest.raises(TypeError):
+        dp.sort(folder / "in", folder / "out", sync="no")
+
+
 def test_a_folder_is_no_input_of_a_sort(folder):
     with pytest.raises(dp.InvalidInput) as told:
         dp.sort(folder, folder / "out")

@@ -100,7 +100,7 @@ pub(crate) struct Parsed {
     /// The file for metrics.
     pub(crate) metrics: Option<SideFileArgument>,
     pub(crate) explain: bool,
-    /// Whether the file of -o is durable when the command ends.
+    /// Whether files that the command writes are durable when it ends.
     pub(crate) sync: bool,
     /// To be shown once on stderr: the environment asks for another order than that of bytes.
     pub(crate) collation_note: Option<String>,

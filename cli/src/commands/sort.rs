@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn act(parsed: &Parsed) -> Result<CommandStatus> {
-    let mut side_files = SideFiles::beside(places::all(parsed));
+    let mut side_files = SideFiles::beside(places::all(parsed)).synced(parsed.sync);
     let metrics = side_files.take("--metrics", parsed.metrics.as_ref())?;
     let page = side_files.take("--report-html", parsed.report_html.as_ref())?;
     match parsed.action {

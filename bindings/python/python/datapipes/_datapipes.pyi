@@ -282,7 +282,7 @@ def sort(
     unique: bool,
     keys: Sequence[str],
     separator: int | None,
-    how: tuple[int | None, str | list[str], int | None, bool | None],
+    how: tuple[int | None, str | list[str], int | None, bool | None, bool],
     progress: Callable[[int, int, int], object] | None,
 ) -> tuple[str, str]: ...
 def sample_records(order: Any, path: Path, offsets: Sequence[int]) -> list[tuple[int, bytes]]: ...

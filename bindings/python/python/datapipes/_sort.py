@@ -29,6 +29,7 @@ def sort(
     spill: Sequence[Path] | str = (),
     threads: int | None = None,
     compression: bool | None = None,
+    sync: bool = True,
     progress: Progress | None = None,
 ) -> Report:
     """Sort a file, of any size, into another; or what the program gives, into what it takes.
@@ -46,6 +47,9 @@ def sort(
     ``dpipe sort -T``: "/fast:20G,/large"), else beside the output, or to the folder for temporary files
     where the program takes it. It is compressed if that is faster, or always or never with
     ``compression``. ``threads`` are one a core.
+
+    An output file is durable when this returns. With ``sync=False`` it still appears as a whole, but a power
+    failure soon afterwards may take bytes of it.
 
     ``progress`` is called some times a second with (bytes of the input, read, written); an exception
     of it, or Ctrl-C, stops the sort, which then leaves no files behind.
@@ -68,7 +72,7 @@ def sort(
     if threads is not None and threads < 1:
         raise InvalidInput(f"sort: threads={threads!r}: at least 1", operation="sort")
     places = spill if isinstance(spill, str) else texts_of(spill, "sort")
-    how = (budget, places, threads, compression)
+    how = (budget, places, threads, compression, sync)
     order = (format, record, reverse, unique, list(keys), byte)
 
     def run(source: str | StreamEnd, target: str | StreamEnd, tell: Progress | None) -> tuple[str, str]:

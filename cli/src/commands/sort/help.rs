@@ -68,7 +68,7 @@ Options that GNU sort does not have:
       --spill-order=WORD       use the places of -T as given (given), or the cheapest of this machine first (cost)
       --spill-compression=WORD  compress runs that do not fit the memory: if that makes this sort faster, as
                                measured while it runs (auto, the default), always (on), or never (off)
-      --no-sync                do not wait until the file of -o is durable: faster for many small files, and a power
+      --no-sync                do not wait until files are durable that it writes: faster for many small files, and a power
                                failure or a crash of the system soon afterwards may leave it incomplete
       --explain                show on standard error which way bytes will go, and why; then sort
       --progress, --no-progress    a bar on standard error; by default where that is a terminal

@@ -12,12 +12,21 @@ use crate::objects;
 /// Gives side files to be written, each after it was compared with all that the command reads and
 /// writes, and with the side files before it.
 #[derive(Debug)]
-pub(crate) struct SideFiles(Arc<CommandPlaces>);
+pub(crate) struct SideFiles {
+    places: Arc<CommandPlaces>,
+    sync: bool,
+}
 
 impl SideFiles {
     /// Those of a command with these places. None is added afterwards.
     pub(crate) fn beside(places: CommandPlaces) -> SideFiles {
-        SideFiles(Arc::new(places))
+        SideFiles { places: Arc::new(places), sync: true }
+    }
+
+    /// Sets whether files that are taken from now on are durable when they are written.
+    #[must_use]
+    pub(crate) fn synced(self, sync: bool) -> SideFiles {
+        SideFiles { sync, ..self }
     }
 
     /// The file of an option, if it was given.
@@ -28,10 +37,10 @@ impl SideFiles {
     pub(crate) fn take(&mut self, option: &'static str, given: Option<&SideFileArgument>) -> Result<Option<SideFile>> {
         let Some(path) = given.map(SideFileArgument::path) else { return Ok(None) };
         if let Some(text) = path.to_str() {
-            objects::refuse(self.0.command(), &[text])?;
+            objects::refuse(self.places.command(), &[text])?;
         }
-        let file = SideFile::new(option, path, self.0.clone())?;
-        Arc::make_mut(&mut self.0).add_side_file(option, path);
+        let file = SideFile::new(option, path, self.places.clone(), self.sync)?;
+        Arc::make_mut(&mut self.places).add_side_file(option, path);
         Ok(Some(file))
     }
 

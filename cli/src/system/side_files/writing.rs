@@ -19,6 +19,7 @@ pub(crate) struct SideFile {
     /// The descriptor of this process that the path names.
     descriptor: Option<Stream>,
     places: Arc<CommandPlaces>,
+    sync: bool,
 }
 
 /// One that is being written: it gets its name when it is complete.
@@ -36,13 +37,13 @@ enum Target {
 }
 
 impl SideFile {
-    pub(super) fn new(option: &'static str, path: &Path, places: Arc<CommandPlaces>) -> Result<SideFile> {
+    pub(super) fn new(option: &'static str, path: &Path, places: Arc<CommandPlaces>, sync: bool) -> Result<SideFile> {
         let descriptor = match path_end(path) {
             Ok(PathEnd::Descriptor { name }) => Stream::of_own_descriptor(path, &name)?,
             // What cannot be looked at says why when it is opened.
             Ok(PathEnd::Name { .. }) | Err(_) => None,
         };
-        let side = SideFile { option, path: path.to_path_buf(), descriptor, places };
+        let side = SideFile { option, path: path.to_path_buf(), descriptor, places, sync };
         side.check()?;
         Ok(side)
     }
@@ -81,7 +82,10 @@ impl SideFile {
         self.check()?;
         Ok(match Stream::open(&self.path)? {
             Some(stream) => Target::Stream(stream),
-            None => Target::Draft(AtomicFile::replacing(&self.path, FileMode::USUAL)?),
+            None => {
+                let draft = AtomicFile::replacing(&self.path, FileMode::USUAL)?;
+                Target::Draft(if self.sync { draft } else { draft.without_sync() })
+            }
         })
     }
 

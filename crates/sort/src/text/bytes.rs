@@ -163,21 +163,13 @@ pub(super) fn find_nth_byte(bytes: &[u8], mut at: usize, byte: u8, n: usize) -> 
             None => at += BLOCK,
         }
     }
-    if at >= bytes.len() {
-        return bytes.len();
-    }
-    if let Some(block) = bytes.last_chunk::<BLOCK>() {
+    let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) else { return bytes.len() };
+    let found = match bytes.last_chunk::<BLOCK>() {
         // Of the last bytes, those before `at` were looked at.
-        let from = bytes.len() - BLOCK;
-        let found = found_in(block, byte) & (u32::MAX << (at - from));
-        return nth_bit(found, &mut left).map_or(bytes.len(), |found| from + found);
-    }
-    while left > 0 && at < bytes.len() {
-        at = find_byte(bytes, at, byte);
-        left -= 1;
-        at += usize::from(left > 0);
-    }
-    at.min(bytes.len())
+        Some(last) => found_in(last, byte) >> (BLOCK - rest.len()),
+        None => found_in_few(rest, byte),
+    };
+    nth_bit(found, &mut left).map_or(bytes.len(), |found| at + found)
 }
 
 /// Returns the offsets of the `n`-th and of the `m`-th `byte`, of which `m` is not less. Each is
@@ -186,28 +178,26 @@ pub(super) fn find_nth_byte(bytes: &[u8], mut at: usize, byte: u8, n: usize) -> 
 /// Both are most often among the first 64 bytes, which are looked at only once for the two.
 #[inline]
 pub(super) fn find_two_of_byte(bytes: &[u8], byte: u8, n: usize, m: usize) -> (usize, usize) {
-    let two = bytes.first_chunk::<BLOCK>().zip(bytes.get(BLOCK..));
-    let Some((first, behind)) = two.filter(|_| n > 0 && m - n < BLOCK) else { return find_each(bytes, byte, n, m) };
-    let second = match behind.first_chunk::<BLOCK>() {
-        Some(second) => found_in(second, byte),
-        // Of the last bytes, those of the first block are shifted out.
-        None => match bytes.last_chunk::<BLOCK>() {
-            Some(last) => found_in(last, byte).checked_shr((BLOCK - behind.len()) as u32).unwrap_or(0),
-            None => 0,
-        },
-    };
-    let mut found = u64::from(second) << BLOCK | u64::from(found_in(first, byte));
-    if (found.count_ones() as usize) < m {
+    if n == 0 || m - n >= BLOCK {
         return find_each(bytes, byte, n, m);
+    }
+    let mut found = found_in_start(bytes, byte);
+    let count = found.count_ones() as usize;
+    if count < m && bytes.len() > 2 * BLOCK {
+        return find_each(bytes, byte, n, m);
+    }
+    if count < n {
+        return (bytes.len(), bytes.len());
     }
     for _ in 1..n {
         found &= found - 1;
     }
     let start = found.trailing_zeros() as usize;
+    // Where no bit is left, that counts 64 zeros.
     for _ in n..m {
-        found &= found - 1;
+        found &= found.wrapping_sub(1);
     }
-    (start, found.trailing_zeros() as usize)
+    (start, (found.trailing_zeros() as usize).min(bytes.len()))
 }
 
 /// Does the same by one search for each.
@@ -216,8 +206,9 @@ fn find_each(bytes: &[u8], byte: u8, n: usize, m: usize) -> (usize, usize) {
     (find_nth_byte(bytes, 0, byte, n), find_nth_byte(bytes, 0, byte, m))
 }
 
-/// The bytes of one look.
+/// The bytes of one look, and of half of it.
 const BLOCK: usize = 32;
+const HALF: usize = BLOCK / 2;
 
 /// Returns the position of the bit `left` of `bits`, counted from 1, or takes their number off.
 #[inline]
@@ -236,27 +227,68 @@ fn nth_bit(bits: u32, left: &mut usize) -> Option<usize> {
     Some(rest.trailing_zeros() as usize)
 }
 
+/// Returns a number with a bit for each of the first 64 bytes, or of all if there are fewer, that
+/// equals `byte`.
+#[inline]
+fn found_in_start(bytes: &[u8], byte: u8) -> u64 {
+    let Some((first, behind)) = bytes.split_first_chunk::<BLOCK>() else { return u64::from(found_in_few(bytes, byte)) };
+    let second = match behind.first_chunk::<BLOCK>() {
+        Some(second) => found_in(second, byte),
+        // Of the last bytes, those of the first block are shifted out.
+        None => match bytes.last_chunk::<BLOCK>() {
+            Some(last) => found_in(last, byte).checked_shr((BLOCK - behind.len()) as u32).unwrap_or(0),
+            None => 0,
+        },
+    };
+    u64::from(second) << BLOCK | u64::from(found_in(first, byte))
+}
+
 /// Returns a number with a bit for each byte of the block that equals `byte`.
+#[inline]
+fn found_in(block: &[u8; BLOCK], byte: u8) -> u32 {
+    let (halves, _) = block.as_chunks::<HALF>();
+    found_in_half(&halves[0], byte) | found_in_half(&halves[1], byte) << HALF
+}
+
+/// Does the same for bytes that are fewer than a block: two looks that overlap, no loop.
+#[inline]
+fn found_in_few(bytes: &[u8], byte: u8) -> u32 {
+    if let (Some(head), Some(tail)) = (bytes.first_chunk::<HALF>(), bytes.last_chunk::<HALF>()) {
+        return found_in_half(head, byte) | found_in_half(tail, byte) << (bytes.len() - HALF);
+    }
+    if let (Some(head), Some(tail)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        return found_in_word(*head, byte) | found_in_word(*tail, byte) << (bytes.len() - 8);
+    }
+    bytes.iter().enumerate().fold(0, |found, (at, b)| found | u32::from(*b == byte) << at)
+}
+
+/// Does the same for eight bytes.
+#[inline]
+fn found_in_word(word: [u8; 8], byte: u8) -> u32 {
+    let other = u64::from_le_bytes(word) ^ (ONES * u64::from(byte));
+    // Unlike `marks`, which may be wrong above the lowest one, no sum of a byte reaches the next.
+    let differs = ((other & !HIGHS) + !HIGHS) | other;
+    let equal = (!differs & HIGHS) >> 7;
+    // One bit of each byte, gathered in the highest byte.
+    (equal.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
+}
+
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[allow(unsafe_code)]
-fn found_in(block: &[u8; BLOCK], byte: u8) -> u32 {
+fn found_in_half(bytes: &[u8; HALF], byte: u8) -> u32 {
     use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
-    let (low, high) = block.split_at(BLOCK / 2);
-    let half = |bytes: &[u8]| {
-        // SAFETY: each half has the 16 bytes that are read, and every x86-64 processor has SSE2.
-        unsafe {
-            let found = _mm_cmpeq_epi8(_mm_loadu_si128(bytes.as_ptr().cast()), _mm_set1_epi8(byte.cast_signed()));
-            _mm_movemask_epi8(found).cast_unsigned()
-        }
-    };
-    half(low) | half(high) << (BLOCK / 2)
+    // SAFETY: there are the 16 bytes that are read, and every x86-64 processor has SSE2.
+    unsafe {
+        let found = _mm_cmpeq_epi8(_mm_loadu_si128(bytes.as_ptr().cast()), _mm_set1_epi8(byte.cast_signed()));
+        _mm_movemask_epi8(found).cast_unsigned()
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-fn found_in(block: &[u8; BLOCK], byte: u8) -> u32 {
-    block.iter().enumerate().fold(0, |found, (at, b)| found | u32::from(*b == byte) << at)
+fn found_in_half(bytes: &[u8; HALF], byte: u8) -> u32 {
+    bytes.iter().enumerate().fold(0, |found, (at, b)| found | u32::from(*b == byte) << at)
 }
 
 /// Returns the offset of the first blank from `at` on, or the length.
@@ -363,6 +395,15 @@ mod tests {
             prop_assert_eq!(find_byte(&bytes, at, b' '), position(&|b| b == b' '));
             prop_assert_eq!(find_byte(&bytes, at, 0), position(&|b| b == 0));
             prop_assert_eq!(find_blank(&bytes, at), position(&is_blank));
+            // Short lines are looked at in another way than long ones.
+            for len in [0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65] {
+                let Some(bytes) = bytes.get(..len) else { break };
+                let all: Vec<usize> = (0..len).filter(|i| bytes[*i] == b' ').collect();
+                let nth = |n: usize| all.get(n - 1).copied().unwrap_or(len);
+                for (n, m) in [(1, 1), (1, 2), (2, 3), (3, 9)] {
+                    prop_assert_eq!(find_two_of_byte(bytes, b' ', n, m), (nth(n), nth(m)), "{} {} of {}", n, m, len);
+                }
+            }
             for n in 1..20 {
                 let all = bytes.iter().enumerate().skip(at).filter(|(_, b)| **b == b' ');
                 prop_assert_eq!(find_nth_byte(&bytes, at, b' ', n), all.map(|(i, _)| i).nth(n - 1).unwrap_or(bytes.len()));
