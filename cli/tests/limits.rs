@@ -277,7 +277,7 @@ fn an_output_is_synced_unless_that_is_not_wanted() {
             let made = good(&folder, "grep -c 'sync(' calls || true");
             assert_eq!(made.trim(), calls.to_string(), "{job} {word}");
             let told = said.contains("not synced, as asked for");
-            assert_eq!(told, job.contains("--report") && !word.is_empty(), "{job} {word}: {said}");
+            assert_eq!(told, job.contains("--report ") && !word.is_empty(), "{job} {word}: {said}");
         }
     }
     good(&folder, "cmp sorted expected; cmp new small; cmp old small; cmp old other");

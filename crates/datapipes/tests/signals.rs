@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use datapipes::runtime::RuntimeOptions;
 use datapipes::threads::{join, spawn, start_program};
 use datapipes::{Dram, Runtime, Span};
-use datapipes_testkit::bounded::until;
+use datapipes_testkit::until;
 use scene::{MIB, file_of, pattern};
 
 /// Signals that tell of a fault of the thread itself, and the one of profilers.
