@@ -20,6 +20,7 @@ _REFUSED = {
     ("--parallel", "--threads"): "say --parallelism",
     ("--batch-size",): "a range is merged in one pass",
     ("--compress-program", "--spill-compression", "--spill-order", "--method", "--explain"): "tasks decide it",
+    ("--no-sync",): "parts are always durable before the output has its name",
     ("--debug", "--files0-from", "--report", "--report-html", "--metrics"): "only `dpipe sort` has it",
 }
 
