@@ -15,10 +15,10 @@ mod built;
 mod hidden;
 
 #[cfg(not(feature = "object"))]
-pub(crate) use absent::{AnyObject, ObjectAccess, address_in, file_name};
+pub(crate) use absent::{AnyObject, ObjectAccess, address_in, file_name, unfinished_uploads};
 pub(crate) use account::ObjectAccount;
 #[cfg(feature = "object")]
-pub(crate) use built::{AnyObject, ObjectAccess, address_in, file_name};
+pub(crate) use built::{AnyObject, ObjectAccess, address_in, file_name, unfinished_uploads};
 pub(crate) use hidden::{hide, without_hidden};
 
 /// How objects' addresses begin.

@@ -8,7 +8,7 @@ use datapipes::{Error, ErrorKind, Result};
 use rustix::stdio::stderr;
 use serde::Serialize;
 
-use crate::objects::without_hidden;
+use crate::objects::{unfinished_uploads, without_hidden};
 use crate::{system::signals, system::standard_streams};
 
 /// The result of a command that met no error.
@@ -31,8 +31,17 @@ pub(crate) fn exit_code_in_words(
     outcome: Result<CommandStatus>,
     words: impl FnOnce(&Error) -> String,
 ) -> ExitCode {
+    let unfinished = unfinished_uploads();
+    if unfinished > 0 {
+        let uploads = if unfinished == 1 { "an unfinished upload" } else { "unfinished uploads" };
+        print_error(&format!(
+            "dpipe {command}: {uploads} may be left at the server; a later command that writes the same object removes \
+             what is left\n"
+        ));
+    }
+    let is_told = || rustix::termios::isatty(stderr()) || signals::warns();
     if let (Ok(_), Some(text)) = (&outcome, signals::late(command)) {
-        if rustix::termios::isatty(stderr()) {
+        if is_told() {
             note(&format!("{}\n", harmless(text.trim_end(), usize::MAX)));
         }
         signals::die_of_signal();
@@ -43,8 +52,8 @@ pub(crate) fn exit_code_in_words(
         Err(error) => {
             // Everything was cleaned up on the way here: now the signal may do what it does to
             // others.
-            if let Some(text) = signals::undone(command)
-                && rustix::termios::isatty(stderr())
+            if let Some(text) = signals::undone(command, unfinished == 0)
+                && is_told()
             {
                 note(&format!("{}\n", harmless(text.trim_end(), usize::MAX)));
             }

@@ -1,5 +1,6 @@
 //! Objects, opened.
 
+use datapipes::locks::Mutex;
 use datapipes::object::{ConnectionReport, CreateOptions, Object, ObjectAddress, ObjectClient, escaped_key};
 use datapipes::{Endpoint, Locator, Result};
 
@@ -20,6 +21,14 @@ pub(crate) fn address_in(folder: &str, name: &str) -> String {
     format!("{folder}{}", escaped_key(name))
 }
 
+/// The clients of this command.
+static CLIENTS: Mutex<Vec<ObjectClient>> = Mutex::new(Vec::new());
+
+/// How many uploads of this command may have been left at servers.
+pub(crate) fn unfinished_uploads() -> u64 {
+    CLIENTS.lock().iter().map(ObjectClient::unfinished_uploads).sum()
+}
+
 /// The connections and credentials of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectAccess(ObjectClient);
@@ -36,6 +45,7 @@ impl ObjectAccess {
                 standard_streams::note(b"dpipe: the answer to a request that publishes an object is waited for\n");
             }
         })?;
+        CLIENTS.lock().push(client.clone());
         Ok(ObjectAccess(client))
     }
 
@@ -102,7 +112,7 @@ impl AnyObject {
     /// Makes it visible.
     pub(crate) fn publish(&self, len: u64) -> Result<()> {
         // The answer to the request that publishes may be what a signal ends.
-        signals::undo_says(format!("{} may be published: look at it", self.0.address()));
+        signals::undo_warns(format!("{} may be published: look at it", self.0.address()));
         if let Err(error) = self.0.publish(len) {
             // A stop before the request that publishes leaves what was there.
             if !self.0.may_be_published() {
@@ -110,7 +120,7 @@ impl AnyObject {
             }
             return Err(error);
         }
-        signals::undo_says(format!("{} is published", self.0.address()));
+        signals::undo_warns(format!("{} is published", self.0.address()));
         Ok(())
     }
 

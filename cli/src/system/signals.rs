@@ -197,6 +197,8 @@ fn wake() {
 
 /// What a signal leaves as it was, or does not, in words: for whoever presses Ctrl-C.
 static UNDONE: Mutex<String> = Mutex::new(String::new());
+/// Whether that is to be said where no terminal is, too.
+static IS_FOR_ALL: AtomicBool = AtomicBool::new(false);
 
 /// Whether the signal that arrived was sent by the terminal, and so to what this process has
 /// started as well.
@@ -212,6 +214,18 @@ fn number() -> i32 {
 /// Says what will have been undone when a signal has stopped the work.
 pub(crate) fn undo_says(words: impl Into<String>) {
     *UNDONE.lock() = words.into();
+    IS_FOR_ALL.store(false, SeqCst);
+}
+
+/// Does the same for what is not as it was, or may not be: that is said where no terminal is, too.
+pub(crate) fn undo_warns(words: impl Into<String>) {
+    *UNDONE.lock() = words.into();
+    IS_FOR_ALL.store(true, SeqCst);
+}
+
+/// Whether what a signal left is to be said where no terminal is, too.
+pub(crate) fn warns() -> bool {
+    IS_FOR_ALL.load(SeqCst)
 }
 
 /// Whether a signal is a usual end of the work.
@@ -246,12 +260,16 @@ fn name() -> Option<&'static str> {
 }
 
 /// What was undone after the signal that arrived, as a line for people; `None` without a signal.
-/// Not to be called in a handler.
-pub(crate) fn undone(command: &str) -> Option<String> {
+/// `is_clean`: whether nothing was left. Not to be called in a handler.
+pub(crate) fn undone(command: &str, is_clean: bool) -> Option<String> {
     let name = name()?;
     let words = UNDONE.lock();
-    let words = if words.is_empty() { "nothing half-written was left behind" } else { words.as_str() };
-    Some(format!("dpipe {command}: stopped by {name}; {words}\n"))
+    let words = match words.as_str() {
+        "" if is_clean => "; nothing half-written was left behind".to_owned(),
+        "" => String::new(),
+        words => format!("; {words}"),
+    };
+    Some(format!("dpipe {command}: stopped by {name}{words}\n"))
 }
 
 /// Whether a signal asked to stop.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result};
@@ -136,6 +137,14 @@ impl ObjectClient {
     /// Whether the answer to a request that publishes an object is waited for.
     pub fn is_publishing(&self) -> bool {
         self.0.is_publishing()
+    }
+
+    /// How many uploads of this client may have been left at servers: of objects that were dropped or
+    /// failed, and whose end the server refused or did not confirm in time, and those whose beginning
+    /// it did not confirm. A later [`create`](Self::create) of the same key removes them, and
+    /// [`end_uploads`](Self::end_uploads).
+    pub fn unfinished_uploads(&self) -> u64 {
+        self.0.unfinished.load(SeqCst)
     }
 
     /// Ends all unfinished uploads to the keys that a pattern stands for, as of

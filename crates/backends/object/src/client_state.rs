@@ -30,6 +30,8 @@ pub(crate) struct ClientState {
     stopped: watch::Sender<bool>,
     /// Requests under way that publish.
     publishing: AtomicUsize,
+    /// Uploads that may be at a server, and that nobody ends any more.
+    pub(crate) unfinished: AtomicU64,
 }
 
 /// While a request that publishes is under way.
@@ -57,8 +59,20 @@ impl ClientState {
         let (reads, writes) = (Pace::new(options.connections), Pace::new(options.connections));
         let read_costs = RequestCosts::default();
         let (seeds, stopped) = (AtomicU64::new(1), watch::Sender::new(false));
-        let publishing = AtomicUsize::new(0);
-        ClientState { options, settings, transport, reactor, reads, writes, read_costs, seeds, stopped, publishing }
+        let (publishing, unfinished) = (AtomicUsize::new(0), AtomicU64::new(0));
+        ClientState {
+            options,
+            settings,
+            transport,
+            reactor,
+            reads,
+            writes,
+            read_costs,
+            seeds,
+            stopped,
+            publishing,
+            unfinished,
+        }
     }
 
     /// Ends all requests but those that end uploads.

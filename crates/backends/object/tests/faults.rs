@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use datapipes_core::{ErrorKind, Result};
+use datapipes_core::{ErrorKind, Result, Span};
 use datapipes_object::{CreateOptions, ObjectClient};
 use datapipes_objectserver::{ProxyFault, ProxyRequest, S3Server};
 use datapipes_testkit::until;
-use scene::{Scene, clear, is_complete, is_part, machine, quick, random, read_all, times, write_all};
+use scene::{Scene, clear, is_complete, is_part, machine, memory_of, quick, random, read_all, times, write_all};
 
 const SIZE: usize = 1_500_000;
 /// Nothing comes for so long, and the request is made again.
@@ -343,6 +343,33 @@ fn a_stop_waits_for_the_answer_to_a_request_that_publishes() {
         assert!(!client.is_publishing());
         assert_eq!(scene.server.bytes("box", "k").unwrap().len(), len);
     }
+}
+
+/// Parts that stay at a server cost money until somebody removes them.
+#[test]
+fn uploads_that_may_be_left_are_counted() {
+    let is_end = |request: &ProxyRequest| request.method == "DELETE";
+    let left = |count, fault: ProxyFault, at: fn(&ProxyRequest) -> bool, publishes: bool| {
+        let (scene, machine) = (Scene::new(), machine());
+        let (_proxy, client) = scene.behind(quick(), times(count, fault, at));
+        let object = client.create("s3://box/k", CreateOptions::default()).unwrap();
+        match publishes {
+            true => write_all(&machine, &object, &random(11 << 20, 1), 3 << 20).unwrap(),
+            false => {
+                let pipe = machine.connect(&memory_of(&random(11 << 20, 1)), &object).unwrap();
+                pipe.transfer(Span { source: 0, target: 0, len: 11 << 20 }).unwrap();
+            }
+        }
+        drop(object);
+        (client.unfinished_uploads(), scene.server.unfinished())
+    };
+    assert_eq!(left(0, ProxyFault::LoseAnswer, is_end, true), (0, 0));
+    assert_eq!(left(0, ProxyFault::LoseAnswer, is_end, false), (0, 0));
+    assert_eq!(left(u64::MAX, ProxyFault::Refuse(403, "AccessDenied".into()), is_end, false), (1, 1));
+    // The upload of the lost answer stays, and the next one is published.
+    assert_eq!(left(1, ProxyFault::LoseAnswer, is_begin, true), (1, 1));
+    // A server that knows no such upload has none.
+    assert_eq!(left(u64::MAX, ProxyFault::Refuse(404, "NoSuchUpload".into()), is_end, false).0, 0);
 }
 
 #[test]

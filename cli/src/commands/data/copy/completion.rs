@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{AtomicFile, Machine, Result, Ssd};
+use datapipes::{AtomicFile, Error, Machine, Result, Ssd};
 
 use super::verify;
 use crate::any_locator::AnyLocator;
-use crate::objects::{ObjectAccount, shown};
+use crate::objects::{AnyObject, ObjectAccount, shown};
 use crate::outcome::{harmless, print_error};
 use crate::progress::{self, State};
 use crate::system::files;
@@ -60,11 +60,15 @@ pub(super) fn complete(copied: &CopiedBytes<'_>, target: Target) -> Result<Ended
     let started = Instant::now();
     // An object that was written is read as another one.
     let again = match (&target.place, copied.is_to_be_compared) {
-        (AnyLocator::Object(_), true) => Some((copied.reopen)()?),
+        (AnyLocator::Object(object), true) => Some((copied.reopen)().map_err(|e| uncompared(object, e))?),
         _ => None,
     };
     let written = again.as_ref().unwrap_or(&target.place);
-    let mut verified = if copied.is_to_be_compared { Some(equal(copied, written)?) } else { None };
+    let compared = copied.is_to_be_compared.then(|| equal(copied, written)).transpose();
+    let mut verified = match &target.place {
+        AnyLocator::Object(object) => compared.map_err(|e| uncompared(object, e))?,
+        _ => compared?,
+    };
     let is_object = matches!(target.place, AnyLocator::Object(_));
     // A file that is not equal does not get its name.
     if let Some(draft) = target.draft
@@ -86,6 +90,11 @@ pub(super) fn complete(copied: &CopiedBytes<'_>, target: Target) -> Result<Ended
     }
     let verify_seconds = if copied.is_to_be_compared { started.elapsed().as_secs_f64() } else { 0.0 };
     Ok(Ended { sync_seconds, verified, verify_seconds, is_object, objects, ..Ended::default() })
+}
+
+/// The error of a comparison says what became of the object: it is there by then.
+fn uncompared(object: &AnyObject, error: Error) -> Error {
+    error.within(format!("{} was published, and was not compared", object.address()))
 }
 
 /// Whether both ends have the same bytes; a line says where they do not. `compared` counts bytes.

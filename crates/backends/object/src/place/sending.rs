@@ -31,7 +31,7 @@ use super::published::PublishedObject;
 use super::upload::Upload;
 use crate::client_state::{Publishing, stopped};
 use crate::server::byte_sum::ByteSum;
-use crate::server::failure::{failed, may_be_done, status};
+use crate::server::failure::{answer_is_missing, failed, may_be_done, status};
 
 /// Bytes that a request hands to its connection at once; the idle time counts from piece to piece.
 const PIECE: usize = 256 << 10;
@@ -68,6 +68,10 @@ impl ObjectPlace {
                 match uploads.create_multipart(&self.store.path).await {
                     Ok(id) => return Ok(id),
                     Err(error) => {
+                        // Its name never comes, so it cannot be ended.
+                        if answer_is_missing(&error) {
+                            self.client.unfinished.fetch_add(1, SeqCst);
+                        }
                         let Some(pause) = attempts.after(&error) else { return Err(self.failed("begin", &error)) };
                         self.store.exchange.again();
                         select(pin!(self.end_of(upload)), pin!(tokio::time::sleep(pause))).await;
@@ -364,26 +368,36 @@ impl ObjectPlace {
         let Some(uploads) = self.store.uploads.clone() else { return };
         let (path, client, exchange) = (self.store.path.clone(), self.client.clone(), self.store.exchange.clone());
         let upload = upload.clone();
+        // Until it is known to be ended, it may be left.
+        client.unfinished.fetch_add(1, SeqCst);
         // The task keeps the thread that it runs on.
         self.client.reactor.finish(ABORT_TIME, async move {
             upload.quiet().await;
-            let Some(id) = upload.id.get() else { return };
-            for _ in 0..MAX_ABORTS {
+            let is_ended = || {
+                client.unfinished.fetch_sub(1, SeqCst);
+            };
+            let Some(id) = upload.id.get() else { return is_ended() };
+            for attempt in 0..MAX_ABORTS {
                 let mut attempts = client.attempts();
                 while let Err(error) = uploads.abort_multipart(&path, id).await {
-                    // The server knows no such upload, or it cannot be aborted: then it is a
-                    // leftover, which the next writer of the key removes.
+                    // Some servers refuse the end of what has ended otherwise than by 404.
+                    if status(&error) == Some(404) || attempt > 0 && status(&error).is_some() {
+                        return is_ended();
+                    }
+                    // It cannot be aborted: then it is a leftover, which the next writer of the key
+                    // removes.
                     let Some(pause) = attempts.after(&error) else { return };
                     exchange.again();
                     tokio::time::sleep(pause).await;
                 }
                 if !upload.was_cut.load(SeqCst) {
-                    return;
+                    return is_ended();
                 }
                 // A part that was cut may be stored after the upload was aborted, so it is aborted
                 // until the server does not know it any more.
                 tokio::time::sleep(ABORT_PAUSE).await;
             }
+            is_ended();
         });
     }
 }

@@ -174,6 +174,11 @@ pub(crate) fn may_be_done(error: &object_store::Error) -> bool {
     }
 }
 
+/// Whether a request was sent of which no answer came.
+pub(crate) fn answer_is_missing(error: &object_store::Error) -> bool {
+    matches!(cause(error), Cause::Broken(broken) if broken.sent)
+}
+
 /// Whether the server says that the object is there already, or is another than it was.
 pub(crate) fn is_there(error: &object_store::Error) -> bool {
     matches!(cause(error), Cause::Refused(refusal) if matches!(refusal.status, 409 | 412) && !refusal.is_conflict())

@@ -15,9 +15,10 @@ const MAX_PROFILE: u64 = 1 << 20;
 pub(super) type Section = BTreeMap<String, String>;
 
 /// The settings whose values are taken: none of them has several lines.
-const TAKEN: [&str; 6] = [
+const TAKEN: [&str; 7] = [
     "aws_access_key_id",
     "aws_secret_access_key",
+    "aws_security_token",
     "aws_session_token",
     "endpoint_url",
     "ignore_configured_endpoint_urls",
@@ -29,7 +30,8 @@ const TAKEN: [&str; 6] = [
 pub(super) enum ProfileFile {
     /// `[NAME]`.
     Credentials,
-    /// `[profile NAME]`, where NAME may be quoted as for a shell, and `[default]`.
+    /// `[profile NAME]`, where NAME may be quoted as for a shell, and `[default]`. As in those tools, the
+    /// first word need only begin so.
     Config,
 }
 
@@ -110,7 +112,11 @@ impl Reading {
         if words.is_empty() || words.starts_with(['#', ';']) {
             return Ok(());
         }
-        let depth = line.len() - line.trim_start().len();
+        // For the parser of those tools these are white space, which they are not here.
+        if line.contains(['\u{1c}', '\u{1d}', '\u{1e}', '\u{1f}']) {
+            return Err("a control character".to_owned());
+        }
+        let depth = line.chars().take_while(|letter| letter.is_whitespace()).count();
         // Lines that are indented further belong to the value of the setting before.
         if let Some((name, _)) = self.setting.as_ref().filter(|(_, indent)| depth > *indent) {
             let name = name.clone();
@@ -145,7 +151,7 @@ impl Reading {
         let setting = words.find(['=', ':']).map(|sign| (words[..sign].trim(), words[sign + 1..].trim()));
         let neither = || "neither [SECTION] nor NAME = VALUE within one".to_owned();
         let (name, value) = setting.filter(|(name, _)| !name.is_empty()).ok_or_else(neither)?;
-        let name = name.to_ascii_lowercase();
+        let name = name.to_lowercase();
         self.setting = Some((name.clone(), depth));
         let settings = self.settings().ok_or_else(neither)?;
         match settings.insert(name.clone(), value.to_owned()) {
@@ -164,7 +170,7 @@ fn profile_of(text: &str, kind: ProfileFile, name: &str) -> Result<Option<Sectio
         ProfileFile::Credentials => section == name,
         ProfileFile::Config => match section.strip_prefix("profile") {
             // The last of those that have the name counts.
-            Some(rest) => of_shell(rest).is_some_and(|words| words[..] == [String::new(), name.to_owned()]),
+            Some(rest) => of_shell(rest).is_some_and(|words| matches!(&words[..], [_, named] if named == name)),
             None => section == "default" && name == "default",
         },
     };
@@ -228,6 +234,10 @@ mod tests {
             ("[profile \"default\"] text\nendpoint_url = http://h\n", Some("http://h")),
             ("[profile  'default' ]\nendpoint_url = http://h\n", Some("http://h")),
             ("[ default ]\nendpoint_url = http://h\n", None),
+            ("[default]\nregion = x\n[profiles-old default]\nendpoint_url = http://h\n", Some("http://h")),
+            ("[profile default more]\nendpoint_url = http://h\n", None),
+            // The sign of Kelvin, which is a `k` in lower case; a space of two bytes.
+            ("[default]\nas\u{212a} = 1\n\u{a0}\u{a0}\nendpoint_url = http://h\n", Some("http://h")),
             ("[default]\nservices = x\n[services x]\ns3 =\n  endpoint_url = http://nested\n", None),
             ("", None),
         ] {
@@ -245,6 +255,8 @@ mod tests {
             ("[default]\nendpoint_url =\n\n  http://h\n", 4),
             ("[default]\naws_access_key_id = AK\n  BK\n", 3),
             ("[default]\ns3 =\n  nonsense\n", 3),
+            ("[default]\n\u{a0}region = x\n  endpoint_url = http://h\n", 3),
+            ("[default]\naws_access_key_id\u{1f} = AK\n", 2),
             ("[default]\nregion = x\n[default]\n", 3),
             ("[other]\nregion = x\nREGION = y\n", 3),
         ] {

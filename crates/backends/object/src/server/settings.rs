@@ -36,7 +36,23 @@ pub(crate) struct Settings {
 }
 
 /// The names in a profile of what says where credentials come from, and is not read.
-const UNREAD: [&str; 5] = ["role_arn", "source_profile", "credential_process", "sso_session", "sso_start_url"];
+const UNREAD: [&str; 9] = [
+    "role_arn",
+    "source_profile",
+    "web_identity_token_file",
+    "credential_process",
+    "login_session",
+    "sso_session",
+    "sso_start_url",
+    "sso_account_id",
+    "sso_role_name",
+];
+
+/// Those of them that go behind keys in the file of credentials.
+const BEHIND_CREDENTIALS: [&str; 2] = ["credential_process", "login_session"];
+
+/// The names of a token, as the cloud's own tools look for them.
+const TOKENS: [&str; 2] = ["AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"];
 
 impl Settings {
     /// Takes the settings of this process's environment, and those of AWS's profile files where
@@ -73,17 +89,18 @@ impl Settings {
     pub(crate) fn check(&self, scheme: ObjectScheme) -> Result<()> {
         let bad = |why: String| Error::new(ErrorKind::InvalidInput, "connect", why);
         let prefix = prefix_of(scheme);
-        if let Some(profile) = self.missing_profile.as_ref().filter(|_| scheme == ObjectScheme::S3) {
-            let why = format!("AWS_PROFILE: no profile file has `{}`", profile.escape_debug());
-            return Err(bad(why).with_advice("its section is [NAME] in credentials, [profile NAME] in config"));
-        }
         if scheme == ObjectScheme::S3 {
+            // A file that makes no sense may have the profile.
             if let Some(why) = &self.bad_file {
                 let advice = match why.starts_with("AWS_") {
                     true => "set one of them alone",
                     false => "mend it, or set AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE, to /dev/null for none",
                 };
                 return Err(bad(why.clone()).with_advice(advice));
+            }
+            if let Some(profile) = &self.missing_profile {
+                let why = format!("AWS_PROFILE: no profile file has `{}`", profile.escape_debug());
+                return Err(bad(why).with_advice("its section is [NAME] in credentials, [profile NAME] in config"));
             }
             self.check_credentials()?;
             if let Some(unread) = self.unread_endpoint {
@@ -138,6 +155,11 @@ impl Settings {
         if self.get("AWS_ACCESS_KEY_ID").is_some() && self.get("AWS_SECRET_ACCESS_KEY").is_none() {
             let why = format!("{} is given, and no secret key", self.called("AWS_ACCESS_KEY_ID"));
             return Err(refused(why).with_advice("a key and its secret come from one source: give both there"));
+        }
+        let is_role = |name: &str| self.get(name).is_some();
+        if is_role("AWS_WEB_IDENTITY_TOKEN_FILE") && !is_role("AWS_ROLE_ARN") && !is_role("AWS_ACCESS_KEY_ID") {
+            let why = "AWS_WEB_IDENTITY_TOKEN_FILE is given, and no AWS_ROLE_ARN".to_owned();
+            return Err(refused(why).with_advice("set the role that the token is for"));
         }
         if SOURCES.iter().any(|name| self.get(name).is_some()) {
             return Ok(());
@@ -207,19 +229,29 @@ impl Settings {
         let is_missing = of_config.is_none() && of_credentials.is_none();
         let of_config = of_config.unwrap_or_default();
         let of_credentials = of_credentials.unwrap_or_default();
-        // A key, its secret and its token come from one source.
-        if self.get("AWS_ACCESS_KEY_ID").is_none() {
+        // A key, its secret and its token come from one source. The protocols' library knows a third
+        // name of the token, which the cloud's own tools do not.
+        self.values.remove("AWS_TOKEN");
+        if self.get("AWS_ACCESS_KEY_ID").is_some() {
+            if let Some(token) = TOKENS.into_iter().find_map(|name| self.get(name)).map(str::to_owned) {
+                self.values.insert("AWS_SESSION_TOKEN".to_owned(), token);
+            }
+        } else {
+            // A role by a token of the web goes before keys of a profile.
+            let is_web = self.get("AWS_WEB_IDENTITY_TOKEN_FILE").is_some();
             let with_key = |section: &&Section| section.get("aws_access_key_id").is_some_and(|key| !key.is_empty());
-            if let Some(source) = [&of_credentials, &of_config].into_iter().find(with_key) {
-                for name in ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"] {
-                    let variable = name.to_ascii_uppercase();
-                    self.values.remove(&variable);
-                    self.take(name, source, &variable);
-                }
+            let source = [&of_credentials, &of_config].into_iter().find(with_key);
+            if let Some(source) = source.filter(|_| !is_web) {
+                self.values.remove("AWS_SECRET_ACCESS_KEY");
+                self.values.remove("AWS_SESSION_TOKEN");
+                self.take("aws_access_key_id", source, "AWS_ACCESS_KEY_ID");
+                self.take("aws_secret_access_key", source, "AWS_SECRET_ACCESS_KEY");
+                self.take("aws_session_token", source, "AWS_SESSION_TOKEN");
+                self.take("aws_security_token", source, "AWS_SESSION_TOKEN");
             }
             // What says where credentials come from goes before keys beside it.
             let is_shared = of_credentials.contains_key("aws_access_key_id");
-            let goes_before = |name: &&str| !(is_shared && *name == "credential_process");
+            let goes_before = |name: &&str| !(is_shared && BEHIND_CREDENTIALS.contains(name));
             let is_there = |name: &&str| of_config.contains_key(*name) || of_credentials.contains_key(*name);
             self.unread = UNREAD.into_iter().filter(goes_before).find(is_there);
         }
@@ -460,7 +492,7 @@ mod tests {
             ("AWS_CHECKSUM_ALGORITHM", "SHA256"),
             ("AWS_ENDPOINT_URL", ""),
             ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/credentials?id=1"),
-            ("AWS_WEB_IDENTITY_TOKEN_FILE", "/\u{e9}/token"),
+            ("AWS_CA_BUNDLE", "/\u{e9}/certificates"),
             ("GOOGLE_SERVICE_ACCOUNT_KEY", "{\n}"),
             // Nobody reads it.
             ("AWS_PAGER", "a\nb"),
@@ -518,6 +550,7 @@ mod tests {
         std::fs::write(path("config"), "[default\nendpoint_url = http://private:1\n").unwrap();
         assert!(refused(&[]).contains("line 1"));
         assert!(refused(&own).contains("line 1"));
+        assert!(refused(&[("AWS_PROFILE", "typo")]).contains("line 1"));
         let told = given(&[&own[..], &[("AWS_ENDPOINT_URL", "http://h")]].concat());
         assert!(told.check(ObjectScheme::S3).is_ok() && given(&[]).check(ObjectScheme::Gcs).is_ok());
         std::fs::write(path("config"), "[default]\nendpoint_url = http://h:1 # a note\n").unwrap();
@@ -532,18 +565,36 @@ mod tests {
         assert_eq!(given(&[]).get("AWS_SESSION_TOKEN"), None);
         std::fs::write(path("credentials"), "[default]\naws_access_key_id = A\n").unwrap();
         assert!(refused(&[]).contains("no secret key"));
+        // The other name of a token, which goes before the usual one; a third that nobody else knows.
+        let with_token = format!("{credentials}[t]\naws_access_key_id = A\naws_secret_access_key = S\n");
+        let token_of = |tokens: &str, more: &[(&str, &str)]| {
+            std::fs::write(path("credentials"), format!("{with_token}{tokens}")).unwrap();
+            let token = given(&[&[("AWS_PROFILE", "t")], more].concat()).get("AWS_SESSION_TOKEN").map(str::to_owned);
+            token.unwrap_or_default()
+        };
+        assert_eq!(token_of("aws_session_token = T\naws_security_token = U\n", &[]), "U");
+        assert_eq!(token_of("aws_session_token = T\n", &[("AWS_SECURITY_TOKEN", "V")]), "T");
+        assert_eq!(token_of("", &[&own[..], &[("AWS_SECURITY_TOKEN", "V"), ("AWS_SESSION_TOKEN", "W")]].concat()), "V");
+        assert_eq!(given(&[("AWS_TOKEN", "X")]).get("AWS_TOKEN"), None);
+        // A role by a token of the web goes before keys of a profile, and needs its name.
+        let web = [("AWS_WEB_IDENTITY_TOKEN_FILE", "/t"), ("AWS_ROLE_ARN", "arn:1")];
+        assert_eq!(given(&web).get("AWS_ACCESS_KEY_ID"), None);
+        assert!(given(&web).check(ObjectScheme::S3).is_ok());
+        assert!(refused(&web[..1]).contains("no AWS_ROLE_ARN"));
         // What goes before keys, or before `endpoint_url`.
         std::fs::write(path("credentials"), credentials).unwrap();
         for (config, word) in [
             ("role_arn = arn:1", "`role_arn`"),
             ("sso_session = s", "`sso_session`"),
+            ("sso_role_name = r", "`sso_role_name`"),
+            ("web_identity_token_file = /t", "`web_identity_token_file`"),
             ("endpoint_url = http://h\nservices = s", "`services`"),
             ("use_fips_endpoint = true", "`use_fips_endpoint`"),
         ] {
             std::fs::write(path("config"), format!("[default]\n{config}\n")).unwrap();
             assert!(refused(&[]).contains(word), "{config}");
         }
-        for config in ["credential_process = p", "use_fips_endpoint = false"] {
+        for config in ["credential_process = p", "login_session = l", "use_fips_endpoint = false"] {
             std::fs::write(path("config"), format!("[default]\n{config}\n")).unwrap();
             given(&[]).check(ObjectScheme::S3).unwrap_or_else(|e| panic!("{config}: {e}"));
         }
