@@ -139,10 +139,10 @@ impl ObjectClient {
         self.0.is_publishing()
     }
 
-    /// How many uploads of this client may have been left at servers: of objects that were dropped or
-    /// failed, and whose end the server refused or did not confirm in time, and those whose beginning
-    /// it did not confirm. A later [`create`](Self::create) of the same key removes them, and
-    /// [`end_uploads`](Self::end_uploads).
+    /// How many uploads of this client may have been left at servers: those of objects that were
+    /// dropped or failed, whose end the server refused or did not confirm in time, and those whose
+    /// beginning it did not confirm. A later [`create`](Self::create) of the same key removes
+    /// them, and [`end_uploads`](Self::end_uploads).
     pub fn unfinished_uploads(&self) -> u64 {
         self.0.unfinished.load(SeqCst)
     }

@@ -30,8 +30,8 @@ const TAKEN: [&str; 7] = [
 pub(super) enum ProfileFile {
     /// `[NAME]`.
     Credentials,
-    /// `[profile NAME]`, where NAME may be quoted as for a shell, and `[default]`. As in those tools, the
-    /// first word need only begin so.
+    /// `[profile NAME]`, where NAME may be quoted as for a shell, and `[default]`. As in those
+    /// tools, the first word need only begin so.
     Config,
 }
 

@@ -229,8 +229,8 @@ impl Settings {
         let is_missing = of_config.is_none() && of_credentials.is_none();
         let of_config = of_config.unwrap_or_default();
         let of_credentials = of_credentials.unwrap_or_default();
-        // A key, its secret and its token come from one source. The protocols' library knows a third
-        // name of the token, which the cloud's own tools do not.
+        // A key, its secret and its token come from one source. The protocols' library knows a
+        // third name of the token, which the cloud's own tools do not.
         self.values.remove("AWS_TOKEN");
         if self.get("AWS_ACCESS_KEY_ID").is_some() {
             if let Some(token) = TOKENS.into_iter().find_map(|name| self.get(name)).map(str::to_owned) {
@@ -565,7 +565,8 @@ mod tests {
         assert_eq!(given(&[]).get("AWS_SESSION_TOKEN"), None);
         std::fs::write(path("credentials"), "[default]\naws_access_key_id = A\n").unwrap();
         assert!(refused(&[]).contains("no secret key"));
-        // The other name of a token, which goes before the usual one; a third that nobody else knows.
+        // The other name of a token, which goes before the usual one, and a third that nobody else
+        // knows.
         let with_token = format!("{credentials}[t]\naws_access_key_id = A\naws_secret_access_key = S\n");
         let token_of = |tokens: &str, more: &[(&str, &str)]| {
             std::fs::write(path("credentials"), format!("{with_token}{tokens}")).unwrap();
