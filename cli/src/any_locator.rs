@@ -109,7 +109,7 @@ impl AnyLocator {
     pub(crate) fn source(machine: &Machine, place: &NamedPlace, memory: Memory) -> Result<AnyLocator> {
         let uri = match place {
             NamedPlace::Uri(uri) => uri,
-            NamedPlace::Object(address) => return ObjectAccess::new()?.open(address).map(AnyLocator::Object),
+            NamedPlace::Object(address) => return ObjectAccess::to_read()?.open(address).map(AnyLocator::Object),
             NamedPlace::Remote(address) => return AnyRemote::open(address).map(AnyLocator::Remote),
         };
         match uri {

@@ -29,6 +29,20 @@ pub(crate) fn is_object(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| text.starts_with(scheme))
 }
 
+/// Whether an address stands for several objects of a bucket.
+pub(crate) fn is_pattern(text: &str) -> bool {
+    is_object(text) && text.ends_with('*') && !text.starts_with("http")
+}
+
+/// The addresses that an input of a command stands for, in the order of their keys.
+pub(crate) fn inputs(access: &ObjectAccess, command: &'static str, address: &str) -> Result<Vec<String>> {
+    let found = access.list(address)?;
+    if found.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, command, format!("{} stands for no object", shown(address))));
+    }
+    Ok(found)
+}
+
 /// Whether a path is meant as an object's address.
 pub(crate) fn is_object_path(path: &Path) -> bool {
     path.to_str().is_some_and(is_object)

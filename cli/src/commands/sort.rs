@@ -206,8 +206,12 @@ fn small(parsed: &Parsed, names: &[OsString], output: Output) -> Result<Option<(
     let Some(input) = input else { return Ok(Some((output, None))) };
     let streams = matches!(output, Output::Stream { .. });
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
-    match input.sort_into(output, parsed.options.unique, &control)? {
-        SmallOutcome::Sorted(_) => Ok(None),
+    let spill_files = SpillFiles::default();
+    match input.spill_files(spill_files.clone()).sort_into(output, parsed.options.unique, &control)? {
+        SmallOutcome::Sorted(_) => {
+            close_afterwards(spill_files.take());
+            Ok(None)
+        }
         SmallOutcome::Declined(output, begun) => Ok(Some((output, begun))),
     }
 }

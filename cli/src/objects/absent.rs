@@ -28,9 +28,13 @@ pub(crate) enum AnyObject {}
 pub(crate) struct ObjectAccess(std::convert::Infallible);
 
 impl ObjectAccess {
-    pub(crate) fn new() -> Result<ObjectAccess> {
+    pub(crate) fn to_read() -> Result<ObjectAccess> {
         Err(Error::new(ErrorKind::Unavailable, "open", "this dpipe was built without objects")
             .with_advice("build it with `--features object`"))
+    }
+
+    pub(crate) fn to_write() -> Result<ObjectAccess> {
+        ObjectAccess::to_read()
     }
 
     pub(crate) fn check_address(&self, _: &str) -> Result<()> {

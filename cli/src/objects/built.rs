@@ -5,6 +5,7 @@ use datapipes::object::{ConnectionReport, CreateOptions, Object, ObjectAddress, 
 use datapipes::{Endpoint, Locator, Result};
 
 use super::account::{ConnectionAccount, OTHERS, ObjectAccount};
+use super::is_pattern;
 use crate::system::{signals, standard_streams};
 
 /// Pieces of a new object that are written at once.
@@ -21,20 +22,35 @@ pub(crate) fn address_in(folder: &str, name: &str) -> String {
     format!("{folder}{}", escaped_key(name))
 }
 
-/// The clients of this command.
-static CLIENTS: Mutex<Vec<ObjectClient>> = Mutex::new(Vec::new());
+/// The clients of this command: each way has a thread and connections of its own.
+static READS: Mutex<Option<ObjectClient>> = Mutex::new(None);
+static WRITES: Mutex<Option<ObjectClient>> = Mutex::new(None);
 
 /// How many uploads of this command may have been left at servers.
 pub(crate) fn unfinished_uploads() -> u64 {
-    CLIENTS.lock().iter().map(ObjectClient::unfinished_uploads).sum()
+    [&READS, &WRITES].iter().filter_map(|client| client.lock().as_ref().map(ObjectClient::unfinished_uploads)).sum()
 }
 
-/// The connections and credentials of a command.
+/// The connections and credentials of a command, which are made at their first use.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectAccess(ObjectClient);
 
 impl ObjectAccess {
-    pub(crate) fn new() -> Result<ObjectAccess> {
+    /// Those for objects that are read.
+    pub(crate) fn to_read() -> Result<ObjectAccess> {
+        ObjectAccess::shared(&READS)
+    }
+
+    /// Those for objects that are written, and read beside that.
+    pub(crate) fn to_write() -> Result<ObjectAccess> {
+        ObjectAccess::shared(&WRITES)
+    }
+
+    fn shared(kept: &Mutex<Option<ObjectClient>>) -> Result<ObjectAccess> {
+        let mut kept = kept.lock();
+        if let Some(client) = &*kept {
+            return Ok(ObjectAccess(client.clone()));
+        }
         let client = ObjectClient::from_environment()?;
         // A server may say nothing for long.
         let stops = client.clone();
@@ -45,8 +61,7 @@ impl ObjectAccess {
                 standard_streams::note(b"dpipe: the answer to a request that publishes an object is waited for\n");
             }
         })?;
-        CLIENTS.lock().push(client.clone());
-        Ok(ObjectAccess(client))
+        Ok(ObjectAccess(kept.insert(client).clone()))
     }
 
     /// Checks that an object can have an address.
@@ -78,7 +93,7 @@ impl ObjectAccess {
 
     /// The addresses that a pattern stands for; an address that is no pattern stands for itself.
     pub(crate) fn list(&self, address: &str) -> Result<Vec<String>> {
-        if !address.ends_with('*') || address.starts_with("http") {
+        if !is_pattern(address) {
             return Ok(vec![address.to_owned()]);
         }
         Ok(self.0.list(address)?.into_iter().map(|found| found.address.to_string()).collect())

@@ -218,7 +218,6 @@ pub(crate) fn undo_says(words: impl Into<String>) {
 }
 
 /// Does the same for what is not as it was, or may not be: that is said where no terminal is, too.
-#[cfg(feature = "object")]
 pub(crate) fn undo_warns(words: impl Into<String>) {
     *UNDONE.lock() = words.into();
     IS_FOR_ALL.store(true, SeqCst);

@@ -472,8 +472,9 @@ pub(crate) struct Chunk {
 pub(crate) enum Begin {
     /// Right behind the chunk before it.
     Behind,
-    /// A new source, whose first chunk is best aligned to a block.
-    Aligned,
+    /// A new source, whose first chunk is best at this offset in a block: where it is in its file.
+    /// Then it is read past the page cache straight into place.
+    At(usize),
     /// A new source, which may begin anywhere.
     Anywhere,
 }
@@ -556,7 +557,8 @@ impl<'a> InputReader<'a> {
         Ok(Some(match (&self.open, self.fresh) {
             (_, false) => Begin::Behind,
             (Some(Opened::Stream(_)), true) => Begin::Anywhere,
-            _ => Begin::Aligned,
+            (Some(Opened::Place { from, .. }), true) => Begin::At((*from % ALIGN) as usize),
+            _ => Begin::At(0),
         }))
     }
 
@@ -569,6 +571,9 @@ impl<'a> InputReader<'a> {
                 let room = self.limit.bytes().saturating_sub(self.under_way).max(MIN_UNDER_WAY) / ALIGN * ALIGN;
                 let most = if is_limited { room } else { u64::MAX };
                 let len = (*to - *from).min(max as u64).min(most);
+                // The next chunk begins at a block: only the first one has an edge to be copied.
+                let edge = if *from + len < *to { (*from + len) % ALIGN } else { 0 };
+                let len = if edge < len { len - edge } else { len };
                 let begun = (is_limited && len > 0).then(|| self.limit.begin());
                 let transfer = match len {
                     0 => None,

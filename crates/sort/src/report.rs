@@ -489,7 +489,10 @@ impl fmt::Display for SortReport {
         }
         if self.output.left_bytes > 0 {
             let left = ByteCount(self.output.left_bytes);
-            writeln!(f, "  output  {left} of the file that it replaced are freed after the end of the sort")?;
+            writeln!(
+                f,
+                "  output  {left} of the file that it replaced are freed after the end of the sort, by the last that has it open"
+            )?;
         }
         for s in &self.spill {
             writeln!(f, "  spill   {} ({}): {}, {}", s.place, s.order, ByteCount(s.bytes), s.why)?;

@@ -32,6 +32,7 @@ use crate::records::entry::{self, Entry};
 use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::records::tally::Tally;
 use crate::report::{MethodReport, MovementRole, Movements, OutputReport, SortReport, StreamEnd};
+use crate::runs::spill::SpillFiles;
 use crate::sink::{explain, open_file, publish_file};
 
 /// The least and the most that counts as small, in bytes of all inputs together. Above the most,
@@ -58,6 +59,8 @@ pub struct SmallInput {
     /// The most bytes that count as small in the memory budget.
     max_bytes: usize,
     source: Source,
+    /// Takes a large file that the output replaces.
+    spill_files: Option<SpillFiles>,
 }
 
 /// Where the bytes came from.
@@ -143,9 +146,16 @@ impl SmallInput {
         Ok(SmallStandardInput::Small(small))
     }
 
+    /// Takes what is better closed after the sort, as that of a [`SortJob`](crate::SortJob) does: a
+    /// large file that the output replaces.
+    #[must_use]
+    pub fn spill_files(self, files: SpillFiles) -> SmallInput {
+        SmallInput { spill_files: Some(files), ..self }
+    }
+
     fn empty(format: RecordFormat, memory_bytes: u64) -> SmallInput {
         let max_bytes = (memory_bytes / SHARE_OF_BUDGET).clamp(*BYTES.start(), *BYTES.end()) as usize;
-        SmallInput { format, bytes: Vec::new(), read: 0, max_bytes, source: Source::Files }
+        SmallInput { format, bytes: Vec::new(), read: 0, max_bytes, source: Source::Files, spill_files: None }
     }
 
     /// Ends a source whose bytes are those from `start` on. Its last line gets a terminator.
@@ -280,7 +290,7 @@ impl SmallInput {
                 let result = file.begin(Some(len)).and_then(|()| control.check()).and_then(|()| file.write(&bytes));
                 result.map_err(|e| explain(&file, e))?;
                 movements.add_stream(MovementRole::Output, StreamEnd::File, len);
-                way = publish_file(file, len, None)?;
+                way = publish_file(file, len, self.spill_files.as_ref())?;
             }
             Output::Stream { name, file } if len > 0 => {
                 OrderedStream::new(name, file, control, &movements).write(0, &bytes)?;

@@ -9,13 +9,14 @@ mod scene;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datapipes_file::FileBackendOptions;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SpillCompression, SpillFiles};
+use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SmallInput, SpillCompression, SpillFiles};
 use datapipes_testkit::child::{assert_forked_error, end_copy, fork_here};
 use datapipes_testkit::{GnuSort, joined, output_of};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
@@ -118,10 +119,28 @@ fn a_large_file_that_was_replaced_is_left_to_the_keeper() {
         assert_eq!(files.len(), expected);
         assert_eq!(report.output.left_bytes >= len, expected == 1, "{report}");
         for file in files {
-            let (left, old) = (rustix::fs::fstat(&file).unwrap(), rustix::fs::fstat(&old).unwrap());
-            assert_eq!((left.st_ino, left.st_nlink), (old.st_ino, 0));
+            assert_left(&file, &old);
         }
     }
+    // The short way for small inputs leaves it, too.
+    let path = folder.path("out/short");
+    let old = File::create(&path).unwrap();
+    rustix::fs::fallocate(&old, rustix::fs::FallocateFlags::empty(), 0, 260 << 20).unwrap();
+    let input = folder.put("in/b", b"bb\na\n");
+    let order = TextOptions::default().compile().unwrap();
+    let format = RecordFormat::Lines { order, terminator: b'\n' };
+    let files = SpillFiles::default();
+    let small = SmallInput::read(format, 64 << 20, [&*input]).unwrap().unwrap().spill_files(files.clone());
+    small.sort_into(Output::to(&path).unwrap(), false, &Control::default()).unwrap();
+    let files = files.take();
+    assert!(files.len() == 1 && fs::read(&path).unwrap() == b"a\nbb\n");
+    assert_left(&files[0], &old);
+}
+
+/// That a file is this one, and has no name.
+fn assert_left(file: impl AsFd, old: &File) {
+    let (left, old) = (rustix::fs::fstat(file).unwrap(), rustix::fs::fstat(old).unwrap());
+    assert_eq!((left.st_ino, left.st_nlink), (old.st_ino, 0));
 }
 
 /// Counts the bytes that each thread merges: what the cores of this machine would show only if

@@ -9,11 +9,11 @@ mod scene;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use datapipes_core::{Dram, ErrorKind, Ssd};
+use datapipes_core::{Dram, ErrorKind, FileAccess, Ssd};
 use datapipes_sort::text::{KeySpec, TextOptions};
 use datapipes_sort::{
-    Input, NumberKind, Output, PlacedRecord, RecordBorders, RecordFormat, RecordTally, ShuffleOrder, SortJob,
-    SortReport, merge,
+    Input, MovementRole, NumberKind, Output, PlacedRecord, RecordBorders, RecordFormat, RecordTally, ShuffleOrder,
+    SortJob, SortReport, merge,
 };
 use scene::{Folder, Random, assert_same, seed, sort, usual_machine};
 
@@ -296,4 +296,28 @@ fn a_part_that_does_not_fit_its_budget_is_sorted_into_memory_as_well() {
     let (sorted, report) = sorted_part(&folder, &format, false, &vec![(path, 0, bytes.len() as u64)]);
     assert!(report.runs > 1, "{}", report.runs);
     assert_same(&sorted.lease().unwrap(), &scene::sort_records(&bytes, &format, false), "spilled");
+}
+
+#[test]
+fn ranges_that_begin_anywhere_are_read_straight_into_place() {
+    let folder = Folder::new();
+    let format = RecordFormat::Lines { order: TextOptions::default().compile().unwrap(), terminator: b'\n' };
+    let lines: Vec<String> = (0..400_000).rev().map(|i| format!("{i:019}\n")).collect();
+    let path = folder.put("in/lines", lines.concat().as_bytes());
+    for first in [0, 1, 7, 204, 205, 1000] {
+        let ssd = Ssd::open(&path).unwrap();
+        let Ok(ssd) = ssd.with_access(FileAccess::Direct) else {
+            println!("SKIPPED: the file system reads nothing past the page cache");
+            return;
+        };
+        let (from, to) = (first as u64 * 20, ssd.len().unwrap());
+        let job = folder.job(format.clone(), &[]).inputs(vec![Input::Range { ssd, from, to }]);
+        let report = sort(job).unwrap();
+        let mut expected = lines[first..].to_vec();
+        expected.sort_unstable();
+        assert_same(&folder.sorted(), expected.concat().as_bytes(), &format!("from line {first}"));
+        let input = report.movements.iter().find(|movement| movement.role == MovementRole::Input).unwrap();
+        let bounced = input.counters.bounced_bytes;
+        assert!(input.counters.bytes == to - from && bounced < 64 << 10, "from line {first}: {bounced}");
+    }
 }

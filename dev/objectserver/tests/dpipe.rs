@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use datapipes_objectserver::{FaultProxy, ProxyFault, S3Server};
+use datapipes_objectserver::{FaultProxy, ProxyFault, ProxyRequest, S3Server};
 use datapipes_testkit::{Random, TempFolder, until};
 
 /// The command line of the same build, or why it cannot be tested.
@@ -103,6 +103,40 @@ fn copies_between_files_and_objects() {
     scene.fails(&["copy", "s3://box/*", "x"], "several objects");
     assert!(!scene.folder.path("x").exists());
     assert_eq!(scene.server.unfinished(), 0);
+}
+
+#[test]
+fn copies_all_objects_of_a_pattern() {
+    let Some(scene) = Scene::new("copies all objects of a pattern") else { return };
+    let parts: Vec<Vec<u8>> = (0..3).map(|part| bytes(part * 100_000 + 1, part as u64)).collect();
+    for (at, part) in parts.iter().enumerate() {
+        scene.server.put("box", &format!("in/part-{at}"), part).unwrap();
+    }
+    scene.server.put("box", "in/part-deeper/part-0", b"no").unwrap();
+    scene.server.put("box", "in/other", b"no").unwrap();
+    std::fs::create_dir(scene.folder.path("out")).unwrap();
+    std::fs::write(scene.folder.path("out/part-1"), b"old").unwrap();
+    let told = scene.succeeds(&["copy", "s3://box/in/part-*", "out", "--verify"]);
+    assert!(told.contains("s3://box/in/part-2: ") && told.contains("3 objects, 300 kB"), "{told}");
+    scene.succeeds(&["copy", "s3://box/in/part-*", "s3://box/again/"]);
+    for (at, part) in parts.iter().enumerate() {
+        assert!(std::fs::read(scene.folder.path(&format!("out/part-{at}"))).unwrap() == *part);
+        assert!(scene.server.bytes("box", &format!("again/part-{at}")).unwrap() == *part);
+    }
+    assert_eq!(std::fs::read_dir(scene.folder.path("out")).unwrap().count(), 3);
+    let told = scene.succeeds(&["copy", "s3://box/in/part-*", "out", "--json"]);
+    assert!(told.contains("\"copies\": [") && told.contains("\"bytes\": 300003"), "{told}");
+
+    scene.fails(&["copy", "s3://box/in/part-*", "new"], "new is no folder");
+    scene.fails(&["copy", "s3://box/in/part-*", "s3://box/new"], "s3://box/new is no folder");
+    scene.fails(&["copy", "s3://box/in/part-*", "dram:"], "dram: is no folder");
+    scene.fails(&["copy", "s3://box/in/part-*", "out", "--size", "1"], "--size is for one");
+    scene.fails(&["copy", "s3://box/in/none-*", "out"], "stands for no object");
+    // What was copied before an error is there, and the error says how many were.
+    std::fs::remove_file(scene.folder.path("out/part-2")).unwrap();
+    std::fs::create_dir(scene.folder.path("out/part-2")).unwrap();
+    scene.fails(&["copy", "s3://box/in/part-*", "out"], "2 of 3 objects were copied");
+    assert!(!scene.folder.path("new").exists() && !scene.server.has("box", "new"));
 }
 
 #[test]
@@ -430,8 +464,8 @@ fn a_checkpoint_that_is_saved_is_told_so_where_older_ones_stay() {
     }
 }
 
-/// Sends SIGINT to a command once the server has seen enough. It must die of it.
-fn interrupted(mut command: Command, is_under_way: impl FnMut() -> bool) {
+/// Sends SIGINT to a command once the server has seen enough. It must die of it. Returns what it said.
+fn interrupted(mut command: Command, is_under_way: impl FnMut() -> bool) -> String {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     until("the requests are under way", is_under_way);
     let pid = child.id().to_string();
@@ -440,6 +474,7 @@ fn interrupted(mut command: Command, is_under_way: impl FnMut() -> bool) {
     let mut said = String::new();
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
     assert!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(2), "{status}: {said}");
+    said
 }
 
 #[test]
@@ -450,9 +485,7 @@ fn a_signal_ends_what_waits_for_a_server_and_leaves_no_upload() {
     let lines: String = (0..900_000).rev().map(|n| format!("{n:020}\n")).collect();
     std::fs::write(scene.folder.path("lines"), &lines).unwrap();
     scene.server.put("box", "k", &data).unwrap();
-    let stalls = |request: &datapipes_objectserver::ProxyRequest| match request.target.contains("partNumber=2")
-        || request.ranged
-    {
+    let stalls = |request: &ProxyRequest| match request.target.contains("partNumber=2") || request.ranged {
         true => ProxyFault::Stall(0),
         false => ProxyFault::Pass,
     };
@@ -507,6 +540,42 @@ fn a_target_that_differs_is_said_to_be_visible() {
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     // By the comparison, or by the checksum of what is read again.
     assert!(!output.status.success() && (text.contains("is visible") || text.contains("CRC-64")), "{text}");
+}
+
+#[test]
+fn a_target_that_is_not_compared_is_said_to_be_published() {
+    let Some(scene) = Scene::new("a target that is not compared is said to be published") else { return };
+    let data = bytes(100_000, 11);
+    std::fs::write(scene.folder.path("data"), &data).unwrap();
+    // What is written has been published when it is read again.
+    let refuses = |request: &ProxyRequest| match request.ranged {
+        true => ProxyFault::Refuse(403, "AccessDenied".into()),
+        false => ProxyFault::Pass,
+    };
+    let proxy = FaultProxy::start(scene.server.address(), refuses).unwrap();
+    let mut copy = scene.command(&["copy", "data", "s3://box/refused", "--verify"]);
+    let output = copy.envs(S3Server::settings_at(proxy.address())).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let expected = "s3://box/refused was published, and was not compared";
+    assert!(output.status.code() == Some(2) && error.contains(expected), "{}: {error}", output.status);
+    assert!(scene.server.bytes("box", "refused").unwrap() == data);
+
+    // A signal at that time: it is said where no terminal is, too.
+    let seen = Arc::new(AtomicBool::new(false));
+    let sees = seen.clone();
+    let stalls = move |request: &ProxyRequest| match request.ranged {
+        true => {
+            sees.store(true, SeqCst);
+            ProxyFault::Swallow
+        }
+        false => ProxyFault::Pass,
+    };
+    let proxy = FaultProxy::start(scene.server.address(), stalls).unwrap();
+    let mut copy = scene.command(&["copy", "data", "s3://box/stopped", "--verify"]);
+    copy.envs(S3Server::settings_at(proxy.address()));
+    let said = interrupted(copy, || seen.load(SeqCst));
+    assert!(said.contains("stopped by Ctrl-C; s3://box/stopped is published"), "{said}");
+    assert!(scene.server.bytes("box", "stopped").unwrap() == data);
 }
 
 #[test]

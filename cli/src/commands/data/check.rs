@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::arguments::ending::Ending;
 use crate::arguments::kind::{self, DataKind};
-use crate::objects::{AnyObject, ObjectAccess, is_object, shown};
+use crate::objects::{self, AnyObject, ObjectAccess, is_object};
 use crate::outcome::{CommandStatus, print, print_json, shown_path};
 use crate::progress::{self, State};
 use crate::system::signals::{self, WaitsFor};
@@ -157,7 +157,7 @@ impl Checking<'_> {
     fn access(&mut self) -> Result<&ObjectAccess> {
         match &mut self.access {
             Some(access) => Ok(access),
-            none => Ok(none.insert(ObjectAccess::new()?)),
+            none => Ok(none.insert(ObjectAccess::to_read()?)),
         }
     }
 
@@ -169,12 +169,7 @@ impl Checking<'_> {
             match name.to_str().filter(|name| is_object(name)) {
                 None => files.push(name.clone()),
                 Some(address) => {
-                    let found = self.access()?.list(address)?;
-                    if found.is_empty() {
-                        let why = format!("{} stands for no object", shown(address));
-                        return Err(Error::new(ErrorKind::NotFound, "check", why));
-                    }
-                    files.extend(found.into_iter().map(PathBuf::from));
+                    files.extend(objects::inputs(self.access()?, "check", address)?.into_iter().map(PathBuf::from));
                 }
             }
         }

@@ -4,6 +4,7 @@ mod completion;
 mod moving;
 mod outcome;
 mod page;
+mod several;
 pub(crate) mod verify;
 
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +21,7 @@ use crate::any_locator::{AnyLocator, Memory, NamedPlace, is_block_device, with_a
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::metrics_file::{CommandMetrics, told};
-use crate::objects::{AnyObject, ObjectAccess, address_in, shown};
+use crate::objects::{AnyObject, ObjectAccess, address_in, is_pattern, shown};
 use crate::outcome::{CommandStatus, note, print_as_it_is, print_json};
 use crate::progress::{self, State};
 use crate::remote_memory::AnyRemote;
@@ -41,7 +42,9 @@ other end, the bytes go through it again and again, which tests the bandwidth. h
 fresh memory of a GPU, as long as the other end. An object
 (s3://BUCKET/KEY, gs://, az://; http:// and https:// as a source) is read at one version, and appears
 when all its parts are stored and checked; credentials and endpoint are those of the cloud's own
-tools (AWS_*, AWS_ENDPOINT_URL). With --verify an object that was written is read again.
+tools (AWS_*, AWS_ENDPOINT_URL). With --verify an object that was written is read again. A source that
+ends in `*` (s3://BUCKET/in/part-*) stands for all objects that it fits, which are copied one after
+the other into a folder or behind an address that ends in `/`, each as a whole.
 remote://TICKET is memory that another process exports (`dpiped --export`); TICKET is the file that
 it wrote. It is written in place. Options: ?network=trusted (bytes go by a network, unencrypted),
 &transports=NAMES and &devices=NAMES as UCX calls them.",
@@ -54,6 +57,7 @@ it wrote. It is written in place. Options: ?network=trusted (bytes go by a netwo
         "dpipe copy data.bin pmem:/mnt/pmem/data.bin  # needs persistent memory",
         "dpipe copy data.bin hbm:0 --verify  # needs a GPU",
         "dpipe copy data.bin s3://bucket/data.bin  # needs a dpipe built with objects",
+        "dpipe copy 's3://bucket/in/part-*' folder",
         "dpipe copy data.bin remote:///run/user/1000/ticket  # needs UCX",
     ],
 };
@@ -79,7 +83,8 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     /// Print JSON: bytes, seconds, sync_seconds, bytes_per_second, cpu_seconds, verified, route,
-    /// report, and objects: what was asked of servers
+    /// report, and objects: what was asked of servers; of a pattern copies (a list of these), bytes
+    /// and seconds
     #[arg(long)]
     json: bool,
     /// Write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
@@ -95,6 +100,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
+    if is_pattern(&args.source) {
+        return several::run(args);
+    }
     let (source, target) = (NamedPlace::parse(&args.source)?, NamedPlace::parse(&args.target)?);
     let mut side_files = SideFiles::beside(places(&source, &target));
     let metrics = side_files.take("--metrics", args.metrics.as_ref())?;
@@ -113,27 +121,7 @@ fn places(source: &NamedPlace, target: &NamedPlace) -> CommandPlaces {
 
 fn run_told(args: &Args, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    let (source, target) = (NamedPlace::parse(&args.source)?, NamedPlace::parse(&args.target)?);
-    let known = match &target {
-        NamedPlace::Uri(Uri::Dram { len, .. }) => *len,
-        _ => 0,
-    };
-    if matches!(source, NamedPlace::Uri(Uri::Dram { len: 0, .. })) && args.size.is_none() && known == 0 {
-        let error = Error::new(ErrorKind::InvalidInput, "copy", format!("{}: of what size?", args.source));
-        return Err(error.with_advice("give dram:SIZE, or --size"));
-    }
-    let source =
-        AnyLocator::source(&machine, &source, Memory { len_bytes: args.size.unwrap_or(known), prefault: true })?;
-    let len = args.size.unwrap_or(source.len()?);
-    if source.memory().is_none() && source.len()? < len {
-        let why = format!("{} bytes of {}, which has {}", len, shown(&args.source), source.len()?);
-        return Err(Error::new(ErrorKind::OutOfRange, "copy", why).with_advice("give a smaller --size"));
-    }
-    let page_file = PageFile::open(page)?;
-    let target = Target::open(&machine, &target, &source, len, args.force)?;
-    signals::catch(WaitsFor::Places);
-    signals::undo_says(target.undone(&args.target));
-    let outcome = copy(&machine, (args, metrics), &source, target, len)?;
+    let (outcome, page_file) = one(&machine, args, &args.source, metrics, page, |words| signals::undo_says(words))?;
     if args.json {
         print_json(&outcome)?;
     } else {
@@ -143,7 +131,44 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -
     if let (Some(file), Some(recording)) = (page_file, &outcome.recording) {
         file.write(&page::page(&outcome, recording))?;
     }
-    Ok(if outcome.verified == Some(false) { CommandStatus::Bad } else { CommandStatus::Good })
+    Ok(status(&outcome))
+}
+
+fn status(outcome: &Outcome) -> CommandStatus {
+    if outcome.verified == Some(false) { CommandStatus::Bad } else { CommandStatus::Good }
+}
+
+/// Copies one place. `undo_says` is told what a signal leaves.
+fn one(
+    machine: &Machine,
+    args: &Args,
+    named: &str,
+    metrics: &CommandMetrics<'_>,
+    page: Option<SideFile>,
+    undo_says: impl FnOnce(String),
+) -> Result<(Outcome, Option<PageFile>)> {
+    let (source, target) = (NamedPlace::parse(named)?, NamedPlace::parse(&args.target)?);
+    let known = match &target {
+        NamedPlace::Uri(Uri::Dram { len, .. }) => *len,
+        _ => 0,
+    };
+    if matches!(source, NamedPlace::Uri(Uri::Dram { len: 0, .. })) && args.size.is_none() && known == 0 {
+        let error = Error::new(ErrorKind::InvalidInput, "copy", format!("{named}: of what size?"));
+        return Err(error.with_advice("give dram:SIZE, or --size"));
+    }
+    let source =
+        AnyLocator::source(machine, &source, Memory { len_bytes: args.size.unwrap_or(known), prefault: true })?;
+    let len = args.size.unwrap_or(source.len()?);
+    if source.memory().is_none() && source.len()? < len {
+        let why = format!("{} bytes of {}, which has {}", len, shown(named), source.len()?);
+        return Err(Error::new(ErrorKind::OutOfRange, "copy", why).with_advice("give a smaller --size"));
+    }
+    let page_file = PageFile::open(page)?;
+    let target = Target::open(machine, &target, &source, len, args.force)?;
+    signals::catch(WaitsFor::Places);
+    undo_says(target.undone(&args.target));
+    let outcome = copy(machine, (args, named, metrics), &source, target, len)?;
+    Ok((outcome, page_file))
 }
 
 impl Target {
@@ -168,7 +193,7 @@ impl Target {
                     let why = format!("{address} is both the source and the target");
                     return Err(Error::new(ErrorKind::InvalidInput, "copy", why));
                 }
-                let object = ObjectAccess::new()?.create(&address, Some(len), 1)?;
+                let object = ObjectAccess::to_write()?.create(&address, Some(len), 1)?;
                 object.notes().iter().for_each(|text| note(&format!("dpipe copy: note: {text}\n")));
                 return Ok(Target { place: AnyLocator::Object(object), draft: None });
             }
@@ -310,7 +335,7 @@ fn open_device(path: &Path, len: u64, force: bool) -> Result<Ssd> {
 
 fn copy(
     machine: &Machine,
-    (args, metrics): (&Args, &CommandMetrics<'_>),
+    (args, named, metrics): (&Args, &str, &CommandMetrics<'_>),
     source: &AnyLocator,
     target: Target,
     len: u64,
@@ -336,7 +361,7 @@ fn copy(
         let copied = CopiedBytes {
             machine,
             source,
-            names: [&args.source, &args.target],
+            names: [named, &args.target],
             len,
             is_to_be_compared: args.verify,
             reopen: &|| reopened(args, source),
@@ -358,7 +383,7 @@ fn copy(
     let (ended, recording) = record(columns, || page::values(&pipe, compared.load(Relaxed)), work);
     let Ended { seconds, cpu_seconds, sync_seconds, verified, verify_seconds, is_object, objects } = ended?;
     let (mut route, mut report) = (pipe.route().clone(), pipe.report());
-    let (from, to) = (shown(&args.source), shown(&args.target));
+    let (from, to) = (shown(named), shown(&args.target));
     (route.source, route.target) = (from.clone(), to.clone());
     (report.source, report.target) = (from, to);
     let bytes_per_second = units::bytes_per_second(len, seconds);
@@ -380,6 +405,6 @@ fn copy(
 
 /// The object that was written, opened for reading.
 fn reopened(args: &Args, source: &AnyLocator) -> Result<AnyLocator> {
-    let object: AnyObject = ObjectAccess::new()?.open(&address_of(&args.target, source)?)?;
+    let object: AnyObject = ObjectAccess::to_read()?.open(&address_of(&args.target, source)?)?;
     Ok(AnyLocator::Object(object))
 }

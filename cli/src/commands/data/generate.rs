@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut object = None;
     match address {
         Some(address) => {
-            let written = ObjectAccess::new()?.create(address, Some(bytes), threads)?;
+            let written = ObjectAccess::to_write()?.create(address, Some(bytes), threads)?;
             written.notes().iter().for_each(|text| note(&format!("dpipe gen: note: {text}\n")));
             // A block that is a whole part is sent from where it is.
             let extent = extent(written.part_bytes().map_or(BLOCK, |part| part.clamp(BLOCK, MAX_BLOCK)), true);

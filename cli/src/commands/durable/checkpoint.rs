@@ -243,7 +243,7 @@ fn load(machine: &Machine, path: &Path) -> Result<Loaded> {
     let shown = shown_address(&path.to_string_lossy());
     let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "save", format!("{shown}: {why}"));
     if let Some(address) = path.to_str().filter(|address| is_object(address)) {
-        let object = ObjectAccess::new()?.open(address)?;
+        let object = ObjectAccess::to_read()?.open(address)?;
         let name =
             object.file_name().ok_or_else(|| bad("its key has no last part that could name a region"))?.to_owned();
         let place = AnyLocator::Object(object);
@@ -295,7 +295,7 @@ fn restore(args: &Restore) -> Result<CommandStatus> {
     regions.iter().try_for_each(|(name, _)| plain(name).map(drop))?;
     match bucket {
         Some(prefix) => {
-            let access = ObjectAccess::new()?;
+            let access = ObjectAccess::to_write()?;
             let address = |name: &str| address_in(&format!("{prefix}/"), name);
             regions.iter().try_for_each(|(name, _)| access.check_address(&address(name)))?;
             for (name, memory) in &regions {

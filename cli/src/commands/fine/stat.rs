@@ -236,7 +236,7 @@ impl OpenCache {
 
 fn open(file: &Path, mut config: CacheOptions) -> Result<OpenCache> {
     if let Some(address) = file.to_str().filter(|name| is_object(name)) {
-        let object = ObjectAccess::new()?.open(address)?;
+        let object = ObjectAccess::to_read()?.open(address)?;
         return Ok(OpenCache { fine: FineGrained::over_place(&object, config)?, object: Some(object) });
     }
     let ssd = Ssd::open(file)?;

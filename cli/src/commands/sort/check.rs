@@ -35,7 +35,7 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<CommandStatus> {
     };
     match name.to_str().filter(|name| is_object(name)) {
         Some(address) => {
-            let object = ObjectAccess::new()?.open(address)?;
+            let object = ObjectAccess::to_read()?.open(address)?;
             whole(&object, 0..object.len(), &mut look)?;
         }
         None => {

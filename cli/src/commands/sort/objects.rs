@@ -9,7 +9,7 @@ use datapipes::{Endpoint, Error, ErrorKind, Locator, Result};
 use datapipes_sort::{Input, InputPlace, Output, OutputPlace};
 
 use crate::arguments::sort_args::Parsed;
-use crate::objects::{AnyObject, ObjectAccess, ObjectAccount, is_object, is_object_path, shown};
+use crate::objects::{self, AnyObject, ObjectAccess, ObjectAccount, is_object, is_object_path, shown};
 use crate::outcome::note;
 use crate::remote_memory;
 
@@ -33,7 +33,7 @@ impl SortObjects {
         let output = parsed.output.as_ref().and_then(|name| name.to_str()).filter(|name| is_object(name));
         let any = output.is_some() || names.iter().any(|name| is_object_path(Path::new(name)));
         Ok(SortObjects {
-            access: any.then(ObjectAccess::new).transpose()?,
+            access: any.then(ObjectAccess::to_read).transpose()?,
             output: output.map(str::to_owned),
             read: Mutex::default(),
             written: Arc::default(),
@@ -52,12 +52,7 @@ impl SortObjects {
         for name in names {
             match (name.to_str().filter(|name| is_object(name)), &self.access) {
                 (Some(address), Some(access)) => {
-                    let found = access.list(address)?;
-                    if found.is_empty() {
-                        let why = format!("{} stands for no object", shown(address));
-                        return Err(Error::new(ErrorKind::NotFound, "sort", why));
-                    }
-                    for address in found {
+                    for address in objects::inputs(access, "sort", address)? {
                         let object = Arc::new(access.open(&address)?);
                         self.read.lock().push(object.clone());
                         inputs.push(Input::Place(InputPlace::new(shown(&address), object)?));
@@ -71,7 +66,7 @@ impl SortObjects {
 
     /// The object that is to be written, for so many threads.
     pub(super) fn output(&self, inputs: &[Input], threads: usize) -> Result<Output> {
-        let (Some(address), Some(access)) = (&self.output, &self.access) else {
+        let Some(address) = &self.output else {
             return Err(Error::new(ErrorKind::InvalidInput, "sort", "the output is no object"));
         };
         let mut total = Some(0u64);
@@ -80,7 +75,7 @@ impl SortObjects {
         }
         // A terminator may be added to each input.
         let expected = total.map(|total| total.saturating_add(inputs.len() as u64));
-        let object = access.create(address, expected, threads)?;
+        let object = ObjectAccess::to_write()?.create(address, expected, threads)?;
         object.notes().iter().for_each(|text| note(&format!("dpipe sort: note: {text}\n")));
         let (name, account) = (PathBuf::from(shown(address)), self.written.clone());
         Ok(Output::Place(Arc::new(SortedObject { object, name, account })))

@@ -307,10 +307,14 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
                 let Some(begin) = self.feed.prepare(!flying.is_empty())? else { break };
                 // Numbers lie without gaps; if that misaligns memory, the backend uses bounce
                 // buffers.
-                if begin != Begin::Behind && s.asked > 0 && self.layout.numbers().is_none() {
+                if self.layout.numbers().is_none() {
                     // There must be room for a terminator behind the last source.
-                    let align = if begin == Begin::Aligned { ALIGN } else { 1 };
-                    s.asked = (s.asked + 1).next_multiple_of(align);
+                    let free = if s.asked > 0 { s.asked + 1 } else { 0 };
+                    s.asked = match begin {
+                        Begin::Behind => s.asked,
+                        Begin::Anywhere => free,
+                        Begin::At(offset) => free + (offset + ALIGN - free % ALIGN) % ALIGN,
+                    };
                 }
                 let Some(len) = self.room(s, flying.iter().map(|c| c.len).sum()) else { break };
                 let Some(chunk) = self.feed.next(base + s.asked, len)? else { break };

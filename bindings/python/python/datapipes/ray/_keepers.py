@@ -176,6 +176,8 @@ class Keepers:
                 return kept
             # One that served another sort may be gone since then, or stand still.
             self._session.end(node, actor)
+            # A node that was lost may pass for a living one for a moment, and all starts there fail at once.
+            time.sleep(_LOOK)
             if time.monotonic() >= until or not _is_alive(node):
                 break
             self._start(node)

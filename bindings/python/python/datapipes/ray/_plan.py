@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import lcm
 
 from .._errors import Unavailable
 from ._order import Order, refused
@@ -24,8 +25,8 @@ _OVERHEAD = 24 * MIB
 _MERGE_MEMORY = 64 * MIB
 """What a merge of parts in memory takes: blocks of output."""
 
-_MERGE_BUFFERS = 4 * MIB
-"""What a merge takes more for each block in a file. It uses half of it, two buffers of a megabyte; the
+_MERGE_BUFFERS = 2 * MIB
+"""What a merge takes more for each block in a file. It uses half of it, two buffers of half a megabyte; the
 rest is for records that cross them."""
 
 _MIN_PART = 16 * MIB
@@ -33,6 +34,9 @@ _MIN_PART = 16 * MIB
 
 _GOOD_PART = 128 * MIB
 """Longer parts are made only where there would be too many blocks: their memory costs its first touch."""
+
+_ALIGN = 4096
+"""Where parts begin at multiples of it, they are read past the page cache straight into place."""
 
 _MANY_BLOCKS = 20_000
 """From so many on, parts become longer instead."""
@@ -163,6 +167,9 @@ class Division:
             # No processor is idle in the last turn.
             tasks = -(-tasks // self.parallelism) * self.parallelism
         part = -(-total // max(tasks, 1))
+        aligned = lcm(unit, _ALIGN)
+        # A longer part costs little then, and reads of it need no copy in memory.
+        unit = aligned if order.fixed_len and part >= 100 * aligned else unit
         return max(-(-part // unit) * unit, unit)
 
     def sort_memory(self, order: Order, part_bytes: int, mean_len: float) -> int:

@@ -42,8 +42,8 @@ pub(super) struct Outcome {
     pub(super) recording: Option<Recording>,
 }
 
-/// The outcome in words, of which `paint` colours those that count.
-pub(super) fn text(outcome: &Outcome, paint: impl Fn(&str, Color) -> String) -> String {
+/// What counts of an outcome, as a line, of which `paint` colours the words that count most.
+pub(super) fn headline(outcome: &Outcome, paint: impl Fn(&str, Color) -> String) -> String {
     let o = outcome;
     let rate = units::rate(o.bytes, o.seconds);
     let mut text =
@@ -60,6 +60,12 @@ pub(super) fn text(outcome: &Outcome, paint: impl Fn(&str, Color) -> String) -> 
         Some(false) => text += &format!(", {}: the target was not kept", paint("DIFFERENT", Color::Bad)),
         None => {}
     }
+    text
+}
+
+/// The outcome in words.
+pub(super) fn text(outcome: &Outcome, paint: impl Fn(&str, Color) -> String) -> String {
+    let (o, text) = (outcome, headline(outcome, paint));
     let whys = o.route.hops.iter().map(|hop| format!("  {} because {}\n", hop.primitive, hop.why));
     let objects = o.objects.iter().map(|object| format!("  {object}\n"));
     let mut report = o.report.clone();

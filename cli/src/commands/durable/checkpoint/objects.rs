@@ -19,7 +19,7 @@ pub(super) fn checkpoints(machine: &Machine, dir: &Path) -> Result<Checkpoints> 
         let error = Error::new(ErrorKind::InvalidInput, "checkpoint", why);
         return Err(error.with_advice("write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"));
     }
-    let (access, prefix) = (ObjectAccess::new()?, address.trim_end_matches('/').to_owned());
+    let (access, prefix) = (ObjectAccess::to_write()?, address.trim_end_matches('/').to_owned());
     Ok(Checkpoints::over(machine, Arc::new(ObjectPlaces { access, name: PathBuf::from(&prefix), prefix })))
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! map task     --file-->   keeper     a Unix socket takes the descriptor; the file has no name
 //! keeper       --file-->   reduce task of this node, which reads the file itself
-//! keeper       --bytes-->  reduce task of another node, over TCP, by sendfile
+//! keeper       --bytes-->  reduce task of another node, over TCP
 //! ```
 //! The files are gone when the keeper ends, however it ends.
 
@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use datapipes_core::locks::Mutex;
 use datapipes_core::{Error, Result, packet, threads};
-use rustix::fs::Advice;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
@@ -26,13 +25,11 @@ use rustix::net::{
     socket_with,
 };
 
+use crate::shuffle::exchange::sending::send_bytes;
 use crate::shuffle::exchange::wire::{Answer, BlockTicket, REQUEST_BYTES, Request, What};
 
 /// How long a request may take to come once somebody has connected.
 const HURRY: Duration = Duration::from_secs(10);
-/// Bytes of one `sendfile`. What was sent is then taken out of the page cache, because it is not
-/// read again.
-const PIECE: u64 = 4 << 20;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// The most connections of other nodes at once that have not shown the ticket, each a thread.
@@ -280,30 +277,11 @@ fn serve(shared: &Shared, number: u64, mut connection: &TcpStream) -> std::io::R
         What::Ask => say(0, len),
         What::Send if request.from <= request.to && request.to <= len => {
             say(0, request.to - request.from)?;
-            send_bytes(&file, connection, request.from, request.to)
+            let connections = shared.connections.lock().len();
+            send_bytes(&file, connection, request.from, request.to, connections)
         }
         What::Send | What::Keep | What::Open => say(libc::EINVAL, 0),
     }
-}
-
-fn send_bytes(file: &File, connection: &TcpStream, from: u64, to: u64) -> std::io::Result<()> {
-    let advise = |at, len, advice| {
-        // Advice that is not taken costs time only.
-        let _ = rustix::fs::fadvise(file, at, std::num::NonZeroU64::new(len), advice);
-    };
-    advise(from, to - from, Advice::Sequential);
-    let mut at = from;
-    while at < to {
-        let before = at;
-        let most = usize::try_from((to - at).min(PIECE)).unwrap_or(usize::MAX);
-        match rustix::fs::sendfile(connection, file, Some(&mut at), most) {
-            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => advise(before, at - before, Advice::DontNeed),
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
 }
 
 impl Shared {

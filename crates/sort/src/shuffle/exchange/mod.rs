@@ -7,12 +7,14 @@
 //! ```text
 //! wire       requests and answers
 //! keeper     what keeps files of a node, and sends ranges of them
+//! sending    how bytes of a file go to another node
 //! client     what tasks ask of it
 //! unnamed    a file without a name as the output of a sort
 //! ```
 
 mod client;
 mod keeper;
+mod sending;
 mod unnamed;
 mod wire;
 

@@ -9,6 +9,8 @@ use crate::bench::measuring::verify::Order;
 use std::path::Path;
 use std::process::Command;
 
+type Flags = &'static [&'static str];
+
 pub(in crate::bench) struct SortJob<'a> {
     pub(in crate::bench) context: &'a Context,
     pub(in crate::bench) input: &'a Input,
@@ -22,21 +24,29 @@ pub(in crate::bench) struct SortJob<'a> {
 
 impl SortJob<'_> {
     /// `dpipe sort`; the flags say what the input is.
-    pub(in crate::bench) fn dpipe(&self, flags: &'static [&'static str]) -> Contestant {
-        self.dpipe_as("dpipe", "output synced before exit", flags)
+    pub(in crate::bench) fn dpipe(&self, flags: Flags) -> Contestant {
+        self.dpipe_as("dpipe", "output synced before exit", &[], flags)
     }
 
     /// As its peers, it exits before its output is durable.
-    pub(in crate::bench) fn dpipe_without_sync(&self) -> Contestant {
-        self.dpipe_as("dpipe --no-sync", "output not synced, as those of its peers", &["--no-sync"])
+    pub(in crate::bench) fn dpipe_without_sync(&self, flags: Flags) -> Contestant {
+        self.dpipe_as("dpipe --no-sync", "output not synced, as those of its peers", &["--no-sync"], flags)
     }
 
-    fn dpipe_as(&self, name: &str, note: &str, flags: &'static [&'static str]) -> Contestant {
+    fn dpipe_as(&self, name: &str, note: &str, more: Flags, flags: Flags) -> Contestant {
         let (input, spill, budget) = (self.input.path.clone(), spill_dir(self.context), self.budget_mib());
         let command = self.context.dpipe.clone().map(|dpipe| {
             Box::new(move |output: &Path| {
                 let mut command = Command::new(&dpipe);
-                command.arg("sort").args(flags).arg("-S").arg(&budget).arg("-T").arg(&spill).env("LC_ALL", "C");
+                command
+                    .arg("sort")
+                    .args(more)
+                    .args(flags)
+                    .arg("-S")
+                    .arg(&budget)
+                    .arg("-T")
+                    .arg(&spill)
+                    .env("LC_ALL", "C");
                 command.arg("-o").arg(output).arg(&input);
                 command
             }) as MakeCommand
@@ -74,6 +84,19 @@ impl SortJob<'_> {
         let memory = (self.budget_bytes >> 1).to_string();
         let note = "LineAsString, ORDER BY, to a file; max_bytes_before_external_sort is half of the budget";
         self.python("ClickHouse", "chdb", "clickhouse_sort.py", note, Some(memory))
+    }
+
+    /// For numbers, which it reads and writes as bytes too.
+    pub(in crate::bench) fn clickhouse_numbers(&self) -> Contestant {
+        let memory = (self.budget_bytes >> 1).to_string();
+        let note = "RowBinary, ORDER BY, to a file; max_bytes_before_external_sort is half of the budget";
+        self.python("ClickHouse", "chdb", "clickhouse_numbers_sort.py", note, Some(memory))
+    }
+
+    /// For numbers that fit the memory.
+    pub(in crate::bench) fn numpy(&self) -> Contestant {
+        let note = "fromfile, sort, tofile; one thread, in memory, which it takes no limit of";
+        self.python("numpy", "numpy", "numpy_sort.py", note, None)
     }
 
     pub(in crate::bench) fn uutils(&self) -> Contestant {
