@@ -140,20 +140,20 @@ impl<L: Layout> SlotSorter<'_, L> {
             let prefix = entry::prefix(entries[from]);
             let len = entries[from..].iter().take_while(|e| entry::prefix(**e) == prefix).count();
             if len > 1 {
-                self.fetch_tied(entries, &mut fetched, from + len + AHEAD);
+                self.fetch_tied(entries, &mut fetched, from + len + AHEAD, 0);
                 self.sort_equal_prefixes(&mut entries[from..from + len], depth);
             }
             from += len;
         }
     }
 
-    /// Prefetches the records of entries `fetched..to` that have equal prefixes.
+    /// Prefetches the records of entries `fetched..to` that have equal prefixes, from `depth` on.
     #[inline]
-    fn fetch_tied(&self, entries: &[Entry], fetched: &mut usize, to: usize) {
+    pub(super) fn fetch_tied(&self, entries: &[Entry], fetched: &mut usize, to: usize, depth: usize) {
         for i in *fetched..to.min(entries.len()) {
             if entry::prefix(entries[i - 1]) == entry::prefix(entries[i]) {
-                prefetch(self.raw, entry::offset(entries[i - 1]));
-                prefetch(self.raw, entry::offset(entries[i]));
+                prefetch(self.raw, entry::offset(entries[i - 1]) + depth);
+                prefetch(self.raw, entry::offset(entries[i]) + depth);
             }
         }
         *fetched = to.max(*fetched);

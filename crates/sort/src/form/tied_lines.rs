@@ -25,7 +25,10 @@ use crate::records::offset_value::Coding;
 use crate::records::prefetch::prefetch;
 
 /// How many entries ahead a line is prefetched.
-const AHEAD: usize = 16;
+const AHEAD: usize = 40;
+
+/// How many ties ahead the first lines of one are prefetched.
+const TIES_AHEAD: usize = 12;
 
 /// Entries whose lines agree in the first `depth` bytes, and have at least as many.
 struct Tie {
@@ -38,15 +41,21 @@ impl<L: Layout> SlotSorter<'_, L> {
     /// first `depth` bytes, and in their prefixes behind these.
     pub(super) fn sort_tied_lines(&self, coding: Coding, entries: &mut [Entry], depth: usize) {
         let mut ties = Vec::new();
-        let mut from = 0;
+        let (mut from, mut fetched) = (0, 1);
         while let Some(tie) = next_group(entries, from..entries.len()) {
             from = tie.end;
+            self.fetch_tied(entries, &mut fetched, from + AHEAD, depth + 8);
             if self.may_be_other(entries[tie.start], depth) {
                 ties.push(Tie { range: tie, depth: 0 });
             } else {
                 self.tell_apart(coding, entries, tie, depth + 8, &mut ties);
             }
             while let Some(Tie { range, depth }) = ties.pop() {
+                if let Some(soon) = ties.len().checked_sub(TIES_AHEAD).and_then(|at| ties.get(at)) {
+                    for e in entries.get(soon.range.clone()).unwrap_or_default().iter().take(2) {
+                        prefetch(self.raw, entry::offset(*e) + soon.depth);
+                    }
+                }
                 if range.len() == 2 {
                     self.order_pair(coding, &mut entries[range], depth);
                     continue;
