@@ -121,7 +121,7 @@ fn places(source: &NamedPlace, target: &NamedPlace) -> CommandPlaces {
 
 fn run_told(args: &Args, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    let (outcome, page_file) = one(&machine, args, &args.source, metrics, page, |words| signals::undo_says(words))?;
+    let (outcome, page_file) = one(&machine, args, &args.source, metrics, page, signals::undo_says)?;
     if args.json {
         print_json(&outcome)?;
     } else {
