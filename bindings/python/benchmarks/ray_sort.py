@@ -4,7 +4,7 @@
 
 The processor time is that of all processes that a contestant started, also those that have ended, by
 a control group (version 1 or 2; needs root). It is counted once the engine runs: the cluster of Ray is
-two raylets with a processor each on this machine. Lines are `KEY,REST`: 10 and 88 characters.
+two raylets (`--nodes`) with a processor each on this machine. Lines are `KEY,REST`: 10 and 88 characters.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def ray_cluster() -> Iterator[None]:
 
     size = {"num_cpus": 1, "object_store_memory": STORE, "memory": MEMORY}
     cluster = Cluster(initialize_head=True, head_node_args=size)
-    cluster.add_node(**size)
+    for _ in range(1, int(os.environ.get("NODES", "2"))):
+        cluster.add_node(**size)
     cluster.wait_for_nodes()
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
@@ -255,6 +256,7 @@ def main() -> None:
     parse.add_argument("folder", type=Path)
     parse.add_argument("--bytes", default="500M")
     parse.add_argument("--turns", type=int, default=1)
+    parse.add_argument("--nodes", type=int, default=2, help="raylets of Ray's cluster")
     parse.add_argument("--only", default=",".join(CONTESTANTS))
     parse.add_argument("--dpipe", default=shutil.which("dpipe") or "dpipe")
     parse.add_argument("--limit", type=float, default=170, help="seconds that a contestant may take")
@@ -271,6 +273,7 @@ def main() -> None:
     if not source.exists() or source.stat().st_size != size:
         source.unlink(missing_ok=True)
         generate(source, size)
+    environment = {**os.environ, "DPIPE": given.dpipe, "NODES": str(given.nodes)}
     found: dict[str, list[dict[str, Any]]] = {}
     for turn in range(given.turns):
         for name in given.only.split(","):
@@ -278,7 +281,7 @@ def main() -> None:
             said = given.folder / "said"
             with open(said, "w") as out:
                 run = subprocess.Popen(
-                    command, stdout=out, stderr=out, env={**os.environ, "DPIPE": given.dpipe}, start_new_session=True
+                    command, stdout=out, stderr=out, env=environment, start_new_session=True
                 )
                 try:
                     run.wait(given.limit)

@@ -414,7 +414,7 @@ class Held:
         return self.mark.exists()
 
 
-@pytest.mark.parametrize("task, shuffle", [("dpipe-sample", "store"), *TASKS])
+@pytest.mark.parametrize("task, shuffle", [("dpipe-sample", "store"), ("dpipe-sample", "direct"), *TASKS])
 def test_a_killed_worker_is_replaced(cluster, folder, much, monkeypatch, tmp_path_factory, task, shuffle):
     mark = tmp_path_factory.mktemp("held") / "mark"
     held = Held(monkeypatch, task, mark, lambda pid: os.kill(pid, signal.SIGKILL))
@@ -619,7 +619,7 @@ def command(cluster, *arguments):
     return [sys.executable, "-c", program, "sort", "--address", cluster.address, *map(str, arguments)]
 
 
-@pytest.mark.parametrize("task, shuffle", [("dpipe-sort", "store"), ("dpipe-merge", "store"), ("dpipe-merge", "direct")])
+@pytest.mark.parametrize("task, shuffle", TASKS)
 def test_a_killed_driver_leaves_no_output_and_the_next_one_cleans_up(cluster, folder, much, task, shuffle):
     arguments = [much[0], "-o", folder / "out", "--records", "--memory-per-task=64M", "--partitions=6"]
     (folder / "in").mkdir()
@@ -882,3 +882,14 @@ def test_an_interrupt_while_modules_are_imported(cluster, folder):
     driver.send_signal(signal.SIGINT)
     _, said = driver.communicate()
     assert (driver.returncode, said) == (130, b"dpipe-ray sort: interrupted; nothing was left\n")
+
+
+def test_the_cluster_file_of_the_documentation_is_one():
+    """Ray's launcher takes it, as far as it looks before it starts machines."""
+    yaml = pytest.importorskip("yaml")
+    launcher = pytest.importorskip("ray.autoscaler._private.util")
+    path = Path(__file__).parents[3] / "docs" / "ray-cluster.yaml"
+    config = yaml.safe_load(path.read_text())
+    launcher.validate_config(launcher.prepare_config(config))
+    with pytest.raises(Exception, match="provider"):
+        launcher.validate_config({name: value for name, value in config.items() if name != "provider"})

@@ -164,8 +164,8 @@ const fn input(
 use CloudInput as C;
 use InputOrigin::{Assumed, Measured, Published};
 
-/// The rates were measured on an AMD EPYC of family 25, model 1
-/// (`benchmarks/results/2026-11-26-sort-ray.md`).
+/// The rates were measured on an AMD EPYC of family 25, model 1, between two raylets of one machine
+/// (`benchmarks/results`, the records named here).
 const RANGES: [UncertainInput; 18] = [
     input((C::Processors, "processors", "vCPU"), [16.0; 3], Published, "i4i.4xlarge: 16 vCPU, 128 GiB"),
     input((C::ProcessorShare, "processor-share", ""), [0.7, 0.85, 0.95], Assumed, "the rest is Ray and the system"),
@@ -175,13 +175,23 @@ const RANGES: [UncertainInput; 18] = [
         Assumed,
         "Ice Lake, two threads a core, beside the processor of the rates",
     ),
-    input((C::SortSeconds, "sort-seconds", "s/GB"), [2.4, 1.8, 1.6], Measured, "task `dpipe-sort`, from a file"),
-    input((C::MergeSeconds, "merge-seconds", "s/GB"), [1.0, 0.6, 0.5], Measured, "task `dpipe-merge`, to a file"),
+    input(
+        (C::SortSeconds, "sort-seconds", "s/GB"),
+        [2.4, 1.8, 1.6],
+        Measured,
+        "task `dpipe-sort`, from a file (2026-11-26-sort-ray)",
+    ),
+    input(
+        (C::MergeSeconds, "merge-seconds", "s/GB"),
+        [1.0, 0.6, 0.5],
+        Measured,
+        "task `dpipe-merge`, to a file (2026-11-26-sort-ray)",
+    ),
     input(
         (C::ExchangeSeconds, "exchange-seconds", "s/GB"),
-        [4.6, 3.5, 1.8],
+        [4.6, 0.7, 0.6],
         Measured,
-        "Ray's store between two raylets of one machine; the best value is a guess",
+        "direct, from node to node (2026-11-29-sort-ray); at worst by Ray's store (2026-11-26-sort-ray)",
     ),
     input(
         (C::ObjectSeconds, "object-seconds", "s/GB"),

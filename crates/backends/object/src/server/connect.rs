@@ -76,8 +76,14 @@ impl Store {
         let exchange = Exchange::new(address.scheme() == ObjectScheme::Gcs);
         let fail = |e: object_store::Error| {
             let error = failed("connect", &address.to_string(), &e, &secrets);
-            Error::new(ErrorKind::InvalidInput, "connect", error.context().to_owned())
-                .with_advice("check the environment variables and profile files of the cloud's tools")
+            let advice = match address.scheme() {
+                ObjectScheme::Azure => "check the variables AZURE_*: AZURE_STORAGE_ACCOUNT_NAME has the account",
+                ObjectScheme::Gcs => {
+                    "check the variables GOOGLE_*: GOOGLE_APPLICATION_CREDENTIALS has the file with a key"
+                }
+                _ => "check the environment variables and profile files of the cloud's tools",
+            };
+            Error::new(ErrorKind::InvalidInput, "connect", error.context().to_owned()).with_advice(advice)
         };
         let path = match address.scheme() {
             ObjectScheme::Http => Path::default(),
