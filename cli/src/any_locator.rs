@@ -11,7 +11,7 @@ use datapipes::{
 };
 
 use crate::gpu_memory::AnyHbm;
-use crate::objects::{AnyObject, ObjectAccess, file_name, is_object};
+use crate::objects::{AnyObject, ObjectAccess, address_in, file_name, is_object};
 use crate::remote_memory::{AnyRemote, is_remote, ticket_of};
 
 /// The memory to allocate for a URI that names memory.
@@ -54,6 +54,19 @@ impl NamedPlace {
             NamedPlace::Uri(uri) => uri.path().and_then(Path::file_name).map(OsStr::to_owned),
             NamedPlace::Object(address) => file_name(address).map(OsString::from),
             NamedPlace::Remote(_) => None,
+        }
+    }
+
+    /// The place of this name in it, if it is a folder, or an address of a bucket that ends in `/`.
+    pub(crate) fn place_in(&self, name: &str) -> Option<NamedPlace> {
+        match self {
+            NamedPlace::Uri(Uri::Ssd { path, access }) if path.is_dir() => {
+                Some(NamedPlace::Uri(Uri::Ssd { path: path.join(name), access: *access }))
+            }
+            NamedPlace::Object(address) if address.ends_with('/') => {
+                Some(NamedPlace::Object(address_in(address, name)))
+            }
+            NamedPlace::Uri(_) | NamedPlace::Object(_) | NamedPlace::Remote(_) => None,
         }
     }
 

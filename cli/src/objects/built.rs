@@ -5,7 +5,6 @@ use datapipes::object::{ConnectionReport, CreateOptions, Object, ObjectAddress, 
 use datapipes::{Endpoint, Locator, Result};
 
 use super::account::{ConnectionAccount, OTHERS, ObjectAccount};
-use super::is_pattern;
 use crate::system::{signals, standard_streams};
 
 /// Pieces of a new object that are written at once.
@@ -93,7 +92,7 @@ impl ObjectAccess {
 
     /// The addresses that a pattern stands for; an address that is no pattern stands for itself.
     pub(crate) fn list(&self, address: &str) -> Result<Vec<String>> {
-        if !is_pattern(address) {
+        if !address.parse::<ObjectAddress>()?.is_pattern() {
             return Ok(vec![address.to_owned()]);
         }
         Ok(self.0.list(address)?.into_iter().map(|found| found.address.to_string()).collect())

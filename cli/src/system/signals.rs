@@ -162,9 +162,17 @@ pub(crate) fn when_asked(act: impl FnOnce() + Send + 'static) -> datapipes::Resu
         let event = Arc::new(event);
         let waited = event.clone();
         threads::spawn("signals", move || {
-            while let Err(Errno::INTR) = rustix::io::read(&*waited, &mut [0u8; 8]) {}
-            let acts = std::mem::take(&mut *ACTS.lock());
-            acts.into_iter().for_each(|act| act());
+            // What is added when a signal was there before wakes it, too.
+            loop {
+                match rustix::io::read(&*waited, &mut [0u8; 8]) {
+                    Err(Errno::INTR) => {}
+                    Err(_) => return,
+                    Ok(_) => {
+                        let acts = std::mem::take(&mut *ACTS.lock());
+                        acts.into_iter().for_each(|act| act());
+                    }
+                }
+            }
         })?;
         // The process keeps it to its end, as the handler may write to it at any time.
         EVENT.store(event.as_raw_fd(), SeqCst);
@@ -218,14 +226,25 @@ pub(crate) fn undo_says(words: impl Into<String>) {
 }
 
 /// Does the same for what is not as it was, or may not be: that is said where no terminal is, too.
+#[cfg(feature = "object")]
 pub(crate) fn undo_warns(words: impl Into<String>) {
     *UNDONE.lock() = words.into();
     IS_FOR_ALL.store(true, SeqCst);
 }
 
+/// What was done for good before the work of which `undo_says` speaks.
+static DONE_BEFORE: Mutex<String> = Mutex::new(String::new());
+
+/// Says what was done for good, before words of what follows: that is said where no terminal is,
+/// too.
+pub(crate) fn undo_says_first(words: impl Into<String>) {
+    undo_says("");
+    *DONE_BEFORE.lock() = words.into();
+}
+
 /// Whether what a signal left is to be said where no terminal is, too.
 pub(crate) fn warns() -> bool {
-    IS_FOR_ALL.load(SeqCst)
+    IS_FOR_ALL.load(SeqCst) || !DONE_BEFORE.lock().is_empty()
 }
 
 /// Whether a signal is a usual end of the work.
@@ -269,7 +288,9 @@ pub(crate) fn undone(command: &str, is_clean: bool) -> Option<String> {
         "" => String::new(),
         words => format!("; {words}"),
     };
-    Some(format!("dpipe {command}: stopped by {name}{words}\n"))
+    let before = DONE_BEFORE.lock();
+    let before = if before.is_empty() { String::new() } else { format!("; {before}") };
+    Some(format!("dpipe {command}: stopped by {name}{before}{words}\n"))
 }
 
 /// Whether a signal asked to stop.

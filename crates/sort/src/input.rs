@@ -562,8 +562,10 @@ impl<'a> InputReader<'a> {
         }))
     }
 
-    /// Starts to read up to `max` bytes of the open source into the pool at `at`.
-    pub(crate) fn next(&mut self, at: usize, max: usize) -> Result<Option<Chunk>> {
+    /// Starts to read up to `max` bytes of the open source into the pool at `at`. `to_block`: a
+    /// chunk may end at a block of the file, so that the next one begins there and only the first
+    /// one has an edge to be copied. It may then end within a record.
+    pub(crate) fn next(&mut self, at: usize, max: usize, to_block: bool) -> Result<Option<Chunk>> {
         let starts_source = std::mem::take(&mut self.fresh);
         match &mut self.open {
             Some(Opened::Place { pipe, from, to, .. }) => {
@@ -571,8 +573,7 @@ impl<'a> InputReader<'a> {
                 let room = self.limit.bytes().saturating_sub(self.under_way).max(MIN_UNDER_WAY) / ALIGN * ALIGN;
                 let most = if is_limited { room } else { u64::MAX };
                 let len = (*to - *from).min(max as u64).min(most);
-                // The next chunk begins at a block: only the first one has an edge to be copied.
-                let edge = if *from + len < *to { (*from + len) % ALIGN } else { 0 };
+                let edge = if to_block && *from + len < *to { (*from + len) % ALIGN } else { 0 };
                 let len = if edge < len { len - edge } else { len };
                 let begun = (is_limited && len > 0).then(|| self.limit.begin());
                 let transfer = match len {

@@ -13,7 +13,7 @@ use datapipes_core::{Dram, ErrorKind, FileAccess, Ssd};
 use datapipes_sort::text::{KeySpec, TextOptions};
 use datapipes_sort::{
     Input, MovementRole, NumberKind, Output, PlacedRecord, RecordBorders, RecordFormat, RecordTally, ShuffleOrder,
-    SortJob, SortReport, merge,
+    SortJob, SortMethod, SortReport, merge,
 };
 use scene::{Folder, Random, assert_same, seed, sort, usual_machine};
 
@@ -319,5 +319,30 @@ fn ranges_that_begin_anywhere_are_read_straight_into_place() {
         let input = report.movements.iter().find(|movement| movement.role == MovementRole::Input).unwrap();
         let bounced = input.counters.bounced_bytes;
         assert!(input.counters.bytes == to - from && bounced < 64 << 10, "from line {first}: {bounced}");
+    }
+}
+
+#[test]
+fn numbers_that_begin_anywhere_are_sorted_as_they_are() {
+    let folder = Folder::new();
+    let random = &mut Random(seed(472));
+    for (kind, width) in [(NumberKind::U64, 8), (NumberKind::U32, 4)] {
+        let format = RecordFormat::Numbers { kind, reverse: false };
+        for before in [1, 3, width, 4095, 4096, 5001] {
+            // More than a slot has room for.
+            let bytes = random.bytes(before + (12 << 20));
+            let path = folder.put("in/numbers", &bytes);
+            let ssd = Ssd::open(&path).unwrap();
+            let (from, to) = (before as u64, bytes.len() as u64);
+            for method in [SortMethod::Merge, SortMethod::Auto] {
+                let range = Input::Range { ssd: ssd.clone(), from, to };
+                let job = folder.job(format.clone(), &[]).inputs(vec![range]).memory_bytes(16 << 20).method(method);
+                sort(job).unwrap();
+                let whole = folder.put("in/whole", &bytes[before..]);
+                let sorted = folder.sorted();
+                sort(folder.job(format.clone(), &[whole])).unwrap();
+                assert_same(&sorted, &folder.sorted(), &format!("{kind:?} behind {before} bytes, {method:?}"));
+            }
+        }
     }
 }

@@ -137,6 +137,45 @@ fn copies_all_objects_of_a_pattern() {
     std::fs::create_dir(scene.folder.path("out/part-2")).unwrap();
     scene.fails(&["copy", "s3://box/in/part-*", "out"], "2 of 3 objects were copied");
     assert!(!scene.folder.path("new").exists() && !scene.server.has("box", "new"));
+
+    // A folder that is gone is an error, not the name of a file.
+    let gone = scene.folder.path("gone");
+    std::fs::create_dir(&gone).unwrap();
+    let removed = gone.clone();
+    let proxy = FaultProxy::start(scene.server.address(), move |request| {
+        if request.target.contains("part-1") {
+            let _ = std::fs::remove_dir_all(&removed);
+        }
+        ProxyFault::Pass
+    });
+    let proxy = proxy.unwrap();
+    let mut copy = scene.command(&["copy", "s3://box/in/part-*", "gone"]);
+    let output = copy.envs(S3Server::settings_at(proxy.address())).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && error.contains(" of 3 objects were copied"), "{error}");
+    assert!(!gone.exists());
+
+    // A signal: what was copied is said, where no terminal is, too.
+    std::fs::create_dir(scene.folder.path("half")).unwrap();
+    let seen = Arc::new(AtomicBool::new(false));
+    let sees = seen.clone();
+    let proxy = FaultProxy::start(scene.server.address(), move |request| match request.target.contains("part-2") {
+        true => {
+            sees.store(true, SeqCst);
+            ProxyFault::Swallow
+        }
+        false => ProxyFault::Pass,
+    });
+    let proxy = proxy.unwrap();
+    for target in ["half", "s3://box/half/"] {
+        seen.store(false, SeqCst);
+        let mut copy = scene.command(&["copy", "s3://box/in/part-*", target]);
+        copy.envs(S3Server::settings_at(proxy.address()));
+        let said = interrupted(copy, || seen.load(SeqCst));
+        assert!(said.contains("stopped by Ctrl-C; 2 of 3 objects were copied"), "{said}");
+    }
+    assert!(scene.folder.path("half/part-1").exists() && !scene.folder.path("half/part-2").exists());
+    assert!(scene.server.has("box", "half/part-1") && !scene.server.has("box", "half/part-2"));
 }
 
 #[test]
@@ -464,7 +503,8 @@ fn a_checkpoint_that_is_saved_is_told_so_where_older_ones_stay() {
     }
 }
 
-/// Sends SIGINT to a command once the server has seen enough. It must die of it. Returns what it said.
+/// Sends SIGINT to a command once the server has seen enough. It must die of it. Returns what it
+/// said.
 fn interrupted(mut command: Command, is_under_way: impl FnMut() -> bool) -> String {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     until("the requests are under way", is_under_way);

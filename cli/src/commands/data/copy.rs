@@ -21,7 +21,7 @@ use crate::any_locator::{AnyLocator, Memory, NamedPlace, is_block_device, with_a
 use crate::arguments::ending::Ending;
 use crate::arguments::units::parse_size;
 use crate::metrics_file::{CommandMetrics, told};
-use crate::objects::{AnyObject, ObjectAccess, address_in, is_pattern, shown};
+use crate::objects::{ObjectAccess, address_in, is_pattern, shown};
 use crate::outcome::{CommandStatus, note, print_as_it_is, print_json};
 use crate::progress::{self, State};
 use crate::remote_memory::AnyRemote;
@@ -33,6 +33,7 @@ use crate::{arguments::units, colors, offering, system::child};
 use completion::{CopiedBytes, Ended, Target, complete};
 use moving::{Windows, move_all, window};
 use outcome::{Outcome, text};
+use several::SeveralCopies;
 
 const ENDING: Ending = Ending {
     notes: "\
@@ -57,7 +58,7 @@ it wrote. It is written in place. Options: ?network=trusted (bytes go by a netwo
         "dpipe copy data.bin pmem:/mnt/pmem/data.bin  # needs persistent memory",
         "dpipe copy data.bin hbm:0 --verify  # needs a GPU",
         "dpipe copy data.bin s3://bucket/data.bin  # needs a dpipe built with objects",
-        "dpipe copy 's3://bucket/in/part-*' folder",
+        "dpipe copy 's3://bucket/in/part-*' folder  # needs a dpipe built with objects",
         "dpipe copy data.bin remote:///run/user/1000/ticket  # needs UCX",
     ],
 };
@@ -101,7 +102,22 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     if is_pattern(&args.source) {
-        return several::run(args);
+        let copying = SeveralCopies {
+            source: &args.source,
+            target: &args.target,
+            json: args.json,
+            for_one: [
+                ("--size", args.size.is_some()),
+                ("--metrics", args.metrics.is_some()),
+                ("--report-html", args.report_page.report_html.is_some()),
+            ],
+        };
+        return told(None, "copy", |metrics| {
+            copying.run(|machine, address, target, named| {
+                let ends = CopyEnds { named: [address, named], target, is_folder: false };
+                one(machine, args, &ends, metrics, None).map(|(outcome, _)| outcome)
+            })
+        });
     }
     let (source, target) = (NamedPlace::parse(&args.source)?, NamedPlace::parse(&args.target)?);
     let mut side_files = SideFiles::beside(places(&source, &target));
@@ -121,7 +137,9 @@ fn places(source: &NamedPlace, target: &NamedPlace) -> CommandPlaces {
 
 fn run_told(args: &Args, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    let (outcome, page_file) = one(&machine, args, &args.source, metrics, page, signals::undo_says)?;
+    let target = NamedPlace::parse(&args.target)?;
+    let ends = CopyEnds { named: [&args.source, &args.target], target: &target, is_folder: true };
+    let (outcome, page_file) = one(&machine, args, &ends, metrics, page)?;
     if args.json {
         print_json(&outcome)?;
     } else {
@@ -131,24 +149,29 @@ fn run_told(args: &Args, metrics: &CommandMetrics<'_>, page: Option<SideFile>) -
     if let (Some(file), Some(recording)) = (page_file, &outcome.recording) {
         file.write(&page::page(&outcome, recording))?;
     }
-    Ok(status(&outcome))
+    Ok(outcome.status())
 }
 
-fn status(outcome: &Outcome) -> CommandStatus {
-    if outcome.verified == Some(false) { CommandStatus::Bad } else { CommandStatus::Good }
+/// What is copied where.
+struct CopyEnds<'a> {
+    /// Source and target, as they were named.
+    named: [&'a str; 2],
+    target: &'a NamedPlace,
+    /// Whether the target may be a folder, in which a file has the name of the source.
+    is_folder: bool,
 }
 
-/// Copies one place. `undo_says` is told what a signal leaves.
+/// Copies one place.
 fn one(
     machine: &Machine,
     args: &Args,
-    named: &str,
+    ends: &CopyEnds<'_>,
     metrics: &CommandMetrics<'_>,
     page: Option<SideFile>,
-    undo_says: impl FnOnce(String),
 ) -> Result<(Outcome, Option<PageFile>)> {
-    let (source, target) = (NamedPlace::parse(named)?, NamedPlace::parse(&args.target)?);
-    let known = match &target {
+    let (named, target) = (ends.named[0], ends.target);
+    let source = NamedPlace::parse(named)?;
+    let known = match target {
         NamedPlace::Uri(Uri::Dram { len, .. }) => *len,
         _ => 0,
     };
@@ -164,10 +187,10 @@ fn one(
         return Err(Error::new(ErrorKind::OutOfRange, "copy", why).with_advice("give a smaller --size"));
     }
     let page_file = PageFile::open(page)?;
-    let target = Target::open(machine, &target, &source, len, args.force)?;
+    let target = Target::open(machine, ends, &source, len, args.force)?;
     signals::catch(WaitsFor::Places);
-    undo_says(target.undone(&args.target));
-    let outcome = copy(machine, (args, named, metrics), &source, target, len)?;
+    signals::undo_says(target.undone(ends.named[1]));
+    let outcome = copy(machine, (args, ends, metrics), &source, target, len)?;
     Ok((outcome, page_file))
 }
 
@@ -184,8 +207,8 @@ impl Target {
         }
     }
 
-    fn open(machine: &Machine, place: &NamedPlace, source: &AnyLocator, len: u64, force: bool) -> Result<Target> {
-        let uri = match place {
+    fn open(machine: &Machine, ends: &CopyEnds<'_>, source: &AnyLocator, len: u64, force: bool) -> Result<Target> {
+        let uri = match ends.target {
             NamedPlace::Uri(uri) => uri,
             NamedPlace::Object(address) => {
                 let address = address_of(address, source)?;
@@ -220,7 +243,7 @@ impl Target {
                 draft: None,
             });
         };
-        let path = &named(path, source)?;
+        let path = &if ends.is_folder { named(path, source)? } else { path.clone() };
         refuse_same(source, path)?;
         if is_block_device(path) {
             let ssd = with_access(open_device(path, len, force)?, *access)?;
@@ -335,7 +358,7 @@ fn open_device(path: &Path, len: u64, force: bool) -> Result<Ssd> {
 
 fn copy(
     machine: &Machine,
-    (args, named, metrics): (&Args, &str, &CommandMetrics<'_>),
+    (args, ends, metrics): (&Args, &CopyEnds<'_>, &CommandMetrics<'_>),
     source: &AnyLocator,
     target: Target,
     len: u64,
@@ -361,10 +384,10 @@ fn copy(
         let copied = CopiedBytes {
             machine,
             source,
-            names: [named, &args.target],
+            names: ends.named,
             len,
             is_to_be_compared: args.verify,
-            reopen: &|| reopened(args, source),
+            reopen: &|| reopened(ends, source),
             compared: &compared,
         };
         let ended = complete(&copied, target)?;
@@ -383,7 +406,7 @@ fn copy(
     let (ended, recording) = record(columns, || page::values(&pipe, compared.load(Relaxed)), work);
     let Ended { seconds, cpu_seconds, sync_seconds, verified, verify_seconds, is_object, objects } = ended?;
     let (mut route, mut report) = (pipe.route().clone(), pipe.report());
-    let (from, to) = (shown(named), shown(&args.target));
+    let [from, to] = ends.named.map(shown);
     (route.source, route.target) = (from.clone(), to.clone());
     (report.source, report.target) = (from, to);
     let bytes_per_second = units::bytes_per_second(len, seconds);
@@ -404,7 +427,10 @@ fn copy(
 }
 
 /// The object that was written, opened for reading.
-fn reopened(args: &Args, source: &AnyLocator) -> Result<AnyLocator> {
-    let object: AnyObject = ObjectAccess::to_read()?.open(&address_of(&args.target, source)?)?;
-    Ok(AnyLocator::Object(object))
+fn reopened(ends: &CopyEnds<'_>, source: &AnyLocator) -> Result<AnyLocator> {
+    let address = match ends.target {
+        NamedPlace::Object(address) => address_of(address, source)?,
+        NamedPlace::Uri(_) | NamedPlace::Remote(_) => ends.named[1].to_owned(),
+    };
+    Ok(AnyLocator::Object(ObjectAccess::to_read()?.open(&address)?))
 }

@@ -134,6 +134,9 @@ pub(crate) struct SlotFiller<'a, L> {
     density: f64,
     tally: Tally,
     filled: u64,
+    /// Bytes that were read, and those in records of a fixed length that were handed out.
+    read: u64,
+    given: u64,
     shared: SharedStart,
     /// Takes long lines, if any are expected.
     long: Option<&'a LongLines<'a>>,
@@ -199,6 +202,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             density,
             tally: Tally::default(),
             filled: 0,
+            read: 0,
+            given: 0,
             shared: SharedStart::default(),
             long,
             open: None,
@@ -244,6 +249,10 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             self.fill(&mut s)?;
             self.keep_tail(&s)?;
             let last = self.exhausted();
+            self.given += (s.entries * self.layout.fixed_len().unwrap_or(0)) as u64;
+            if last {
+                self.verify()?;
+            }
             if s.entries == 0 && last && self.filled > 0 {
                 return Ok(None);
             }
@@ -263,6 +272,16 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             let depth = self.shared.depth();
             return Ok(Some(FilledSlot { arena, raw_len: parsed, entries, longest, index, last, whole, depth }));
         }
+    }
+
+    /// Fails where records of a fixed length are not as many as the bytes that were read hold.
+    fn verify(&self) -> Result<()> {
+        if self.layout.fixed_len().is_none() || self.given == self.read {
+            return Ok(());
+        }
+        let context = format!("of {} bytes that were read, {} are in records", self.read, self.given);
+        Err(Error::new(ErrorKind::Corrupt, "sort", context)
+            .with_advice("the output was not published; report this as a bug"))
     }
 
     /// Takes a slot to fill; all slots as one if the tail or a stub is long.
@@ -317,8 +336,11 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
                     };
                 }
                 let Some(len) = self.room(s, flying.iter().map(|c| c.len).sum()) else { break };
-                let Some(chunk) = self.feed.next(base + s.asked, len)? else { break };
+                // Numbers are not looked for: a slot of them ends with a whole one.
+                let to_block = self.layout.numbers().is_none();
+                let Some(chunk) = self.feed.next(base + s.asked, len, to_block)? else { break };
                 s.asked += chunk.len;
+                self.read += chunk.len as u64;
                 flying.push_back(chunk);
             }
             let Some(mut chunk) = flying.pop_front() else { break };

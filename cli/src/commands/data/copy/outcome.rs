@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::arguments::units;
 use crate::colors::Color;
 use crate::objects::ObjectAccount;
-use crate::outcome::{clean, harmless};
+use crate::outcome::{CommandStatus, clean, harmless};
 use crate::report::recorder::Recording;
 
 /// The output of `--json`.
@@ -40,6 +40,12 @@ pub(super) struct Outcome {
     /// What was read of the counters meanwhile, where a page is to be made.
     #[serde(skip)]
     pub(super) recording: Option<Recording>,
+}
+
+impl Outcome {
+    pub(super) fn status(&self) -> CommandStatus {
+        if self.verified == Some(false) { CommandStatus::Bad } else { CommandStatus::Good }
+    }
 }
 
 /// What counts of an outcome, as a line, of which `paint` colours the words that count most.

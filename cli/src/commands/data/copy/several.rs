@@ -2,16 +2,14 @@
 
 use std::time::Instant;
 
-use datapipes::{Error, ErrorKind, Result};
+use datapipes::{Error, ErrorKind, Machine, Result};
 use serde::Serialize;
 
 use super::outcome::{Outcome, headline};
-use super::{Args, one, status};
 use crate::any_locator::NamedPlace;
 use crate::arguments::units;
 use crate::colors;
-use crate::metrics_file::{CommandMetrics, told};
-use crate::objects::{ObjectAccess, inputs, shown};
+use crate::objects::{ObjectAccess, file_name, inputs, shown};
 use crate::outcome::{CommandStatus, clean, print_as_it_is, print_json};
 use crate::system::signals;
 
@@ -24,65 +22,79 @@ struct Copies {
     seconds: f64,
 }
 
-pub(super) fn run(args: &Args) -> Result<CommandStatus> {
-    check(args)?;
-    told(None, "copy", |metrics| copy_each(args, metrics))
+/// Copies that are to be made.
+pub(super) struct SeveralCopies<'a> {
+    /// A pattern of objects.
+    pub(super) source: &'a str,
+    pub(super) target: &'a str,
+    pub(super) json: bool,
+    /// Options that are for one copy, and whether they are given.
+    pub(super) for_one: [(&'static str, bool); 3],
 }
 
-fn copy_each(args: &Args, metrics: &CommandMetrics<'_>) -> Result<CommandStatus> {
-    let started = Instant::now();
-    let found = inputs(&ObjectAccess::to_read()?, "copy", &args.source)?;
-    let machine = datapipes::discover();
-    let (mut copies, mut last) = (Vec::new(), CommandStatus::Good);
-    for (at, address) in found.iter().enumerate() {
-        signals::check("copy")?;
-        let so_far = format!("{at} of {} objects were copied", found.len());
-        let undo_says = |words: String| match at {
-            0 => signals::undo_says(words),
-            _ => signals::undo_warns(format!("{so_far}, and {words}")),
-        };
-        let copied = one(&machine, args, address, metrics, None, undo_says);
-        let (outcome, _) = copied.map_err(|e| e.within(&so_far))?;
-        if status(&outcome) == CommandStatus::Bad {
-            last = CommandStatus::Bad;
+impl SeveralCopies<'_> {
+    /// Makes them. `copy` makes one: of an address, to a place, which has this name.
+    pub(super) fn run(
+        &self,
+        copy: impl Fn(&Machine, &str, &NamedPlace, &str) -> Result<Outcome>,
+    ) -> Result<CommandStatus> {
+        let folder = self.folder()?;
+        let started = Instant::now();
+        let found = inputs(&ObjectAccess::to_read()?, "copy", self.source)?;
+        let machine = datapipes::discover();
+        let (mut copies, mut last) = (Vec::new(), CommandStatus::Good);
+        for (at, address) in found.iter().enumerate() {
+            let so_far = |copied: usize| format!("{copied} of {} objects were copied", found.len());
+            if at > 0 {
+                signals::undo_says_first(so_far(at));
+            }
+            signals::check("copy").map_err(|e| e.within(so_far(at)))?;
+            let place = |name: &str| Some((folder.place_in(name)?, self.named(name)));
+            let (place, named) = file_name(address).and_then(|name| place(&name)).ok_or_else(|| {
+                let why = format!("{} is no folder, or not any more", shown(self.target));
+                Error::new(ErrorKind::NotFound, "copy", why).within(so_far(at))
+            })?;
+            let outcome = copy(&machine, address, &place, &named).map_err(|e| e.within(so_far(at)))?;
+            if outcome.status() == CommandStatus::Bad {
+                last = CommandStatus::Bad;
+            }
+            if !self.json {
+                let color = colors::on_output();
+                let line = headline(&outcome, |words, meaning| colors::paint(words, meaning, color));
+                let line = format!("{}: {line}\n", clean(&shown(address)));
+                print_as_it_is(&line).map_err(|e| e.within(so_far(at + 1)))?;
+            }
+            copies.push(outcome);
         }
-        if !args.json {
-            let color = colors::on_output();
-            let line = headline(&outcome, |words, meaning| colors::paint(words, meaning, color));
-            print_as_it_is(&format!("{}: {line}\n", clean(&shown(address))))?;
+        let (bytes, seconds) = (copies.iter().map(|copy| copy.bytes).sum(), started.elapsed().as_secs_f64());
+        if self.json {
+            print_json(&Copies { copies, bytes, seconds })
+        } else {
+            let (all, rate) = (units::bytes(bytes), units::rate(bytes, seconds));
+            print_as_it_is(&format!("{} objects, {all} in {seconds:.3} s ({rate})\n", copies.len()))
         }
-        copies.push(outcome);
+        .map_err(|e| e.within("all objects were copied"))?;
+        Ok(last)
     }
-    let (bytes, seconds) = (copies.iter().map(|copy| copy.bytes).sum(), started.elapsed().as_secs_f64());
-    if args.json {
-        print_json(&Copies { copies, bytes, seconds })?;
-    } else {
-        let (all, rate) = (units::bytes(bytes), units::rate(bytes, seconds));
-        print_as_it_is(&format!("{} objects, {all} in {seconds:.3} s ({rate})\n", copies.len()))?;
-    }
-    Ok(last)
-}
 
-/// Refuses what is for one place, and a target that cannot take several.
-fn check(args: &Args) -> Result<()> {
-    let bad = |why: String| Error::new(ErrorKind::InvalidInput, "copy", format!("{}: {why}", args.source));
-    let options = [
-        ("--size", args.size.is_some()),
-        ("--metrics", args.metrics.is_some()),
-        ("--report-html", args.report_page.report_html.is_some()),
-    ];
-    if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
-        let error = bad(format!("it may stand for several objects, and {option} is for one"));
-        return Err(error.with_advice("copy them one by one, or leave it out"));
+    /// The target for an object of this name, in words.
+    fn named(&self, name: &str) -> String {
+        let target = self.target;
+        if target.ends_with('/') { format!("{target}{name}") } else { format!("{target}/{name}") }
     }
-    let takes_several = match NamedPlace::parse(&args.target)? {
-        NamedPlace::Object(address) => address.ends_with('/'),
-        NamedPlace::Uri(uri) => uri.path().is_some_and(std::path::Path::is_dir),
-        NamedPlace::Remote(_) => false,
-    };
-    if takes_several {
-        return Ok(());
+
+    /// The target. What is for one place is refused, and a target that cannot take several.
+    fn folder(&self) -> Result<NamedPlace> {
+        let bad = |why: String| Error::new(ErrorKind::InvalidInput, "copy", format!("{}: {why}", self.source));
+        if let Some((option, _)) = self.for_one.into_iter().find(|(_, is_given)| *is_given) {
+            let error = bad(format!("it may stand for several objects, and {option} is for one"));
+            return Err(error.with_advice("copy them one by one, or leave it out"));
+        }
+        let target = NamedPlace::parse(self.target)?;
+        if target.place_in("x").is_some() {
+            return Ok(target);
+        }
+        let error = bad(format!("it may stand for several objects, and {} is no folder", shown(self.target)));
+        Err(error.with_advice("name a folder that exists, or an address that ends in `/`"))
     }
-    let error = bad(format!("it may stand for several objects, and {} is no folder", shown(&args.target)));
-    Err(error.with_advice("name a folder that exists, or an address that ends in `/`"))
 }

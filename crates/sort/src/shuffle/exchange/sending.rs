@@ -1,9 +1,10 @@
 //! How bytes of a sorted part go to another node.
 //!
 //! They are read past the page cache into a buffer that is used again and again, and sent from
-//! there. `sendfile` would save that copy, but it takes fresh pages of the page cache for all bytes:
-//! on a virtual machine whose free pages went back to the host, their first touch took the receiver
-//! 2.5 s a GB, ten times what its copy takes otherwise (`benchmarks/results/2026-11-29-sort-ray.md`).
+//! there. `sendfile` would save that copy, but it takes fresh pages of the page cache for all
+//! bytes. On a virtual machine whose free pages went back to the host, their first touch took the
+//! receiver 2.5 s a GB, ten times what its copy takes otherwise
+//! (`benchmarks/results/2026-11-29-sort-ray.md`).
 
 use std::fs::File;
 use std::io::Write;
@@ -18,8 +19,9 @@ use rustix::io::{Errno, retry_on_intr};
 /// Bytes of one `sendfile`. What was sent is then taken out of the page cache, because it is not
 /// read again.
 const PIECE: u64 = 4 << 20;
-/// The memory of all buffers together, as far as that leaves each of them the least length.
-const BUFFERS: usize = 256 << 20;
+/// The memory for buffers: each connection takes as much as each would have if it was divided among
+/// those that are there when it begins. So all together take some times as much, where many come.
+const BUFFERS: usize = 64 << 20;
 /// The least and the most bytes of a buffer.
 const BUFFER: (usize, usize) = (64 << 10, 1 << 20);
 /// What addresses and offsets of reads past the page cache are multiples of, at least.
