@@ -117,7 +117,7 @@ fn copies_all_objects_of_a_pattern() {
     std::fs::create_dir(scene.folder.path("out")).unwrap();
     std::fs::write(scene.folder.path("out/part-1"), b"old").unwrap();
     let told = scene.succeeds(&["copy", "s3://box/in/part-*", "out", "--verify"]);
-    assert!(told.contains("s3://box/in/part-2: ") && told.contains("3 objects, 300 kB"), "{told}");
+    assert!(told.contains("s3://box/in/part-2: ") && told.contains("3 objects; 300 kB"), "{told}");
     scene.succeeds(&["copy", "s3://box/in/part-*", "s3://box/again/"]);
     for (at, part) in parts.iter().enumerate() {
         assert!(std::fs::read(scene.folder.path(&format!("out/part-{at}"))).unwrap() == *part);

@@ -167,7 +167,7 @@ class Keepers:
 
     def _wait(self, node: str, until: float) -> Kept | None:
         """Wait until the keeper of a node answers, the node is lost, or the time is over."""
-        for _ in range(_STARTS):
+        for failures in range(_STARTS):
             actor, reference, runs = self._starting[node]
             kept = _answer(reference, node, min(until, time.monotonic() + _ANSWERING) if runs else until)
             if kept is not None:
@@ -176,8 +176,8 @@ class Keepers:
                 return kept
             # One that served another sort may be gone since then, or stand still.
             self._session.end(node, actor)
-            # A node that was lost may pass for a living one for a moment, and all starts there fail at once.
-            time.sleep(_LOOK)
+            # A node that was lost may pass for a living one for a while (15 s were seen), in which starts fail at once.
+            time.sleep(failures * _LOOK)
             if time.monotonic() >= until or not _is_alive(node):
                 break
             self._start(node)

@@ -17,6 +17,7 @@ use crate::system::signals;
 #[derive(Serialize)]
 struct Copies {
     copies: Vec<Outcome>,
+    /// Bytes that were moved, those of copies that differ too.
     bytes: u64,
     /// From the list of the objects to the end of the last copy.
     seconds: f64,
@@ -42,39 +43,44 @@ impl SeveralCopies<'_> {
         let started = Instant::now();
         let found = inputs(&ObjectAccess::to_read()?, "copy", self.source)?;
         let machine = datapipes::discover();
-        let (mut copies, mut last) = (Vec::new(), CommandStatus::Good);
-        for (at, address) in found.iter().enumerate() {
+        // What differs from its source, by --verify, is not copied.
+        let (mut copies, mut bytes, mut good, mut different) = (Vec::new(), 0, 0, 0);
+        for address in &found {
             let so_far = |copied: usize| format!("{copied} of {} objects were copied", found.len());
-            if at > 0 {
-                signals::undo_says_first(so_far(at));
+            if good + different > 0 {
+                signals::undo_says_first(so_far(good));
             }
-            signals::check("copy").map_err(|e| e.within(so_far(at)))?;
+            signals::check("copy").map_err(|e| e.within(so_far(good)))?;
             let place = |name: &str| Some((folder.place_in(name)?, self.named(name)));
             let (place, named) = file_name(address).and_then(|name| place(&name)).ok_or_else(|| {
                 let why = format!("{} is no folder, or not any more", shown(self.target));
-                Error::new(ErrorKind::NotFound, "copy", why).within(so_far(at))
+                Error::new(ErrorKind::NotFound, "copy", why).within(so_far(good))
             })?;
-            let outcome = copy(&machine, address, &place, &named).map_err(|e| e.within(so_far(at)))?;
-            if outcome.status() == CommandStatus::Bad {
-                last = CommandStatus::Bad;
+            let outcome = copy(&machine, address, &place, &named).map_err(|e| e.within(so_far(good)))?;
+            match outcome.status() {
+                CommandStatus::Good => good += 1,
+                CommandStatus::Bad => different += 1,
             }
-            if !self.json {
-                let color = colors::on_output();
-                let line = headline(&outcome, |words, meaning| colors::paint(words, meaning, color));
-                let line = format!("{}: {line}\n", clean(&shown(address)));
-                print_as_it_is(&line).map_err(|e| e.within(so_far(at + 1)))?;
+            bytes += outcome.bytes;
+            if self.json {
+                copies.push(outcome);
+                continue;
             }
-            copies.push(outcome);
+            let color = colors::on_output();
+            let line = headline(&outcome, |words, meaning| colors::paint(words, meaning, color));
+            let line = format!("{}: {line}\n", clean(&shown(address)));
+            print_as_it_is(&line).map_err(|e| e.within(so_far(good)))?;
         }
-        let (bytes, seconds) = (copies.iter().map(|copy| copy.bytes).sum(), started.elapsed().as_secs_f64());
-        if self.json {
+        let seconds = started.elapsed().as_secs_f64();
+        let told = if self.json {
             print_json(&Copies { copies, bytes, seconds })
         } else {
+            let but = if different > 0 { format!("; {different} differ from their sources") } else { String::new() };
             let (all, rate) = (units::bytes(bytes), units::rate(bytes, seconds));
-            print_as_it_is(&format!("{} objects, {all} in {seconds:.3} s ({rate})\n", copies.len()))
-        }
-        .map_err(|e| e.within("all objects were copied"))?;
-        Ok(last)
+            print_as_it_is(&format!("{good} objects{but}; {all} in {seconds:.3} s ({rate})\n"))
+        };
+        told.map_err(|e| e.within(format!("{good} of {} objects were copied", found.len())))?;
+        Ok(if different > 0 { CommandStatus::Bad } else { CommandStatus::Good })
     }
 
     /// The target for an object of this name, in words.
