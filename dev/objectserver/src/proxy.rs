@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crc_fast::{CrcAlgorithm, checksum};
+
 /// A request, as the proxy sees it.
 #[derive(Clone, Debug)]
 pub struct ProxyRequest {
@@ -43,6 +45,9 @@ pub enum ProxyFault {
     DamageAnswer(usize),
     /// A byte of the request's body is another one.
     DamageRequest(usize),
+    /// The answer states the CRC-64 of the body that the server got, as Azure's do; a byte of it is
+    /// another one where there is an offset.
+    StateSum(Option<usize>),
     /// The server does not see the request: this status and code of S3 is the answer.
     Refuse(u16, String),
     /// The server carries the request out, and this status and code of S3 is the answer.
@@ -167,7 +172,7 @@ fn serve(
             return close(&client);
         }
         ProxyFault::Swallow => return wait_for_end(&mut client, stopped),
-        ProxyFault::DamageRequest(at) => {
+        ProxyFault::DamageRequest(at) | ProxyFault::StateSum(Some(at)) => {
             if let Some(byte) = body.get_mut(*at) {
                 *byte ^= 1;
             }
@@ -208,6 +213,13 @@ fn serve(
                 *byte ^= 1;
             }
             client.write_all(answer_head)?;
+            client.write_all(&answer_body)?;
+        }
+        ProxyFault::StateSum(_) => {
+            let sum = checksum(CrcAlgorithm::Crc64Nvme, &body).to_le_bytes();
+            let mut head = without(&String::from_utf8_lossy(answer_head), "x-ms-content-crc64");
+            head.push_str(&format!("x-ms-content-crc64: {}\r\n\r\n", in_base64(&sum)));
+            client.write_all(head.as_bytes())?;
             client.write_all(&answer_body)?;
         }
         ProxyFault::Stall(at) => {
@@ -289,6 +301,20 @@ fn with_len(head: &[u8], len: usize) -> Vec<u8> {
     let mut head = without(&String::from_utf8_lossy(head), "content-length");
     head.push_str(&format!("Content-Length: {len}\r\n\r\n"));
     head.into_bytes()
+}
+
+/// Bytes in base64.
+fn in_base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for digit in 0..4 {
+            let six = bits >> (18 - 6 * digit) & 63;
+            text.push(if digit <= three.len() { char::from(DIGITS[six as usize]) } else { '=' });
+        }
+    }
+    text
 }
 
 /// The lines of a head but those of one header, and without the empty line at its end.

@@ -56,7 +56,8 @@ pub struct ObjectReport {
     pub bytes_per_second: f64,
     /// What each connection carried.
     pub by_connection: Vec<ConnectionReport>,
-    /// The checksum that travels with written bytes, and is checked by the server.
+    /// The checksum that travels with written bytes and is checked by the server, or by which its
+    /// answers are checked, in words.
     pub write_checksum: &'static str,
     /// Whether all bytes were read, and had the server's checksum of the whole object.
     pub read_verified: bool,

@@ -31,7 +31,7 @@ use super::published::PublishedObject;
 use super::upload::Upload;
 use crate::client_state::{Publishing, stopped};
 use crate::server::byte_sum::ByteSum;
-use crate::server::failure::{answer_is_missing, failed, may_be_done, status};
+use crate::server::failure::{answer_is_missing, failed, may_be_done, status, upload_is_gone};
 
 /// Bytes that a request hands to its connection at once; the idle time counts from piece to piece.
 const PIECE: usize = 256 << 10;
@@ -345,7 +345,7 @@ impl ObjectPlace {
             match completed {
                 Ok(put) => return Ok(Sent { e_tag: put.e_tag, sum, is_lost: false }),
                 // An attempt whose answer was lost may have succeeded: the upload is gone then.
-                Err(error) if perhaps_done && status(&error) == Some(404) => {
+                Err(error) if perhaps_done && upload_is_gone(&error) => {
                     return Ok(Sent { e_tag: None, sum, is_lost: true });
                 }
                 Err(error) => {

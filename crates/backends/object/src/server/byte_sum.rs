@@ -10,6 +10,8 @@ const OF_S3: [(&str, SumKind); 2] =
 const KIND_OF_S3: &str = "x-amz-checksum-type";
 /// The checksums of Google: `crc32c=n03x6A==,md5=Ojk9c3dhfxgoKVVHYwFbHQ==`, of the whole object.
 const OF_GOOGLE: &str = "x-goog-hash";
+/// The checksum of Azure, of the bytes of a request.
+const OF_AZURE: &str = "x-ms-content-crc64";
 
 /// How a checksum is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +91,12 @@ pub(crate) fn sent_crc64(headers: &HeaderMap) -> Option<u64> {
     kind.read(headers.get(name)?.as_bytes())
 }
 
+/// The CRC-64 of the bytes that came with a request, as Azure's answer has it: the lowest byte
+/// first.
+pub(crate) fn answered_crc64(headers: &HeaderMap) -> Option<u64> {
+    from_base64::<8>(headers.get(OF_AZURE)?.as_bytes()).map(u64::from_le_bytes)
+}
+
 /// `N` bytes in base64, with padding.
 fn from_base64<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digits = (N * 8).div_ceil(6);
@@ -147,6 +155,15 @@ mod tests {
         assert_eq!(of(&[("x-goog-hash", "md5=x, crc32c=AAAAAQ==")]), Some((SumKind::Crc32c, 1)));
         assert_eq!(of(&[("x-goog-hash", "crc32c=?")]), None);
         assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn a_sum_of_azure_has_its_lowest_byte_first() {
+        // The check value of the CRC catalogue is ae8b14860a799888.
+        assert_eq!(SumKind::Crc64.of(b"123456789"), 0xae8b_1486_0a79_9888);
+        assert_eq!(answered_crc64(&headers(&[(OF_AZURE, "iJh5CoYUi64=")])), Some(0xae8b_1486_0a79_9888));
+        assert_eq!(answered_crc64(&headers(&[(OF_AZURE, "?")])), None);
+        assert_eq!(answered_crc64(&headers(&[])), None);
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Store {
         if address.scheme() != ObjectScheme::Http {
             settings.check(address.scheme())?;
         }
-        let exchange = Exchange::new(address.scheme() == ObjectScheme::Gcs);
+        let exchange = Exchange::new(address.scheme());
         let fail = |e: object_store::Error| {
             let error = failed("connect", &address.to_string(), &e, &secrets);
             let advice = match address.scheme() {
@@ -97,24 +97,28 @@ impl Store {
                 Bucket { checksum, s3: Some(s3.clone()), ..Bucket::of(s3) }
             }
             ObjectScheme::Gcs => {
-                let mut builder = GoogleCloudStorageBuilder::new().with_bucket_name(address.bucket());
+                let mut builder = GoogleCloudStorageBuilder::new();
                 for (name, value) in settings.with_prefix("GOOGLE_") {
                     if let Ok(key) = name.to_ascii_lowercase().parse() {
                         builder = builder.with_config(key, value);
                     }
                 }
-                let gcs = builder.with_retry(once()).with_http_connector(connector).build().map_err(fail)?;
+                // The address says the bucket, whatever a setting says.
+                let builder = builder.with_bucket_name(address.bucket()).with_retry(once());
+                let gcs = builder.with_http_connector(connector).build().map_err(fail)?;
                 Bucket { checksum: LATER, ..Bucket::of(Arc::new(gcs)) }
             }
             ObjectScheme::Azure => {
-                let mut builder = MicrosoftAzureBuilder::new().with_container_name(address.bucket());
+                let mut builder = MicrosoftAzureBuilder::new();
                 for (name, value) in settings.with_prefix("AZURE_") {
                     if let Ok(key) = name.to_ascii_lowercase().parse() {
                         builder = builder.with_config(key, value);
                     }
                 }
-                let azure = builder.with_retry(once()).with_http_connector(connector).build().map_err(fail)?;
-                Bucket::of(Arc::new(azure))
+                let builder = builder.with_container_name(address.bucket()).with_retry(once());
+                let azure = builder.with_http_connector(connector).build().map_err(fail)?;
+                exchange.sign_by(azure.credentials().clone());
+                Bucket { checksum: "crc64, by the server's answers", ..Bucket::of(Arc::new(azure)) }
             }
             ObjectScheme::Http => {
                 let url = format!("{}/{}", address.bucket(), address.key());

@@ -2,28 +2,36 @@
 //! were sent, the checksum that the server has of an object.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use datapipes_core::locks::Mutex;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Uri};
+use object_store::azure::{AzureAuthorizer, AzureCredential};
+use object_store::client::HttpRequest;
+use object_store::{CredentialProvider, Result};
 
 use super::byte_sum::{ByteSum, SumKind, sent_crc64, whole_object};
 use super::connections::Connections;
+use crate::address::ObjectScheme;
+
+/// What gives the credentials of Azure.
+type AzureCredentials = Arc<dyn CredentialProvider<Credential = AzureCredential>>;
 
 /// What is noted of the requests of one store.
-#[derive(Debug, Default)]
 pub(crate) struct Exchange {
+    pub(crate) scheme: ObjectScheme,
     pub(crate) requests: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) retries: AtomicU64,
     pub(crate) connections: Arc<Connections>,
     /// Publishing must fail where the object exists.
     pub(crate) only_new: AtomicBool,
-    /// Google's server has a header of its own for that.
-    pub(crate) is_gcs: bool,
+    /// What signs requests to Azure.
+    azure: OnceLock<AzureCredentials>,
     /// The sum of each part that was sent, by the part's number from 1; 0 is a whole object.
     parts: Mutex<HashMap<u32, ByteSum>>,
     /// The sum of the whole object, as the server had it at the last look.
@@ -31,25 +39,59 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(is_gcs: bool) -> Arc<Exchange> {
-        Arc::new(Exchange { is_gcs, ..Exchange::default() })
+    pub(crate) fn new(scheme: ObjectScheme) -> Arc<Exchange> {
+        Arc::new(Exchange {
+            scheme,
+            requests: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            connections: Arc::default(),
+            only_new: AtomicBool::new(false),
+            azure: OnceLock::new(),
+            parts: Mutex::default(),
+            whole: Mutex::default(),
+        })
     }
 
-    /// Notes a request, and adds what the protocols' library cannot say.
-    pub(crate) fn asked(&self, parts: &mut Parts) {
+    /// What signs requests to Azure, once it is known.
+    pub(crate) fn sign_by(&self, credentials: AzureCredentials) {
+        // A store is made once.
+        let _ = self.azure.set(credentials);
+    }
+
+    /// Notes a request, and adds what the protocols' library cannot say. Returns whether it did.
+    pub(crate) fn asked(&self, parts: &mut Parts) -> bool {
         self.requests.fetch_add(1, Relaxed);
         if parts.method == Method::PUT
             && let Some(value) = sent_crc64(&parts.headers)
         {
             self.sent_part(part_number(&parts.uri).unwrap_or(0), ByteSum { kind: SumKind::Crc64, value });
         }
-        if self.only_new.load(Relaxed) && publishes(&parts.method, &parts.uri) {
-            let (name, value) = match self.is_gcs {
-                true => (HeaderName::from_static("x-goog-if-generation-match"), HeaderValue::from_static("0")),
-                false => (http::header::IF_NONE_MATCH, HeaderValue::from_static("*")),
+        let is_new = self.only_new.load(Relaxed) && publishes(&parts.method, &parts.uri);
+        if is_new {
+            let (name, value) = match self.scheme {
+                // Google's server has a header of its own for that.
+                ObjectScheme::Gcs => ("x-goog-if-generation-match", "0"),
+                _ => ("if-none-match", "*"),
             };
-            parts.headers.insert(name, value);
+            parts.headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
+        is_new
+    }
+
+    /// Signs a request anew to which something was added, where the signature covers that: Azure's
+    /// covers all conditions, S3's what it names, and a token nothing.
+    ///
+    /// # Errors
+    /// Those of getting the key.
+    pub(crate) async fn sign_again(&self, request: &mut HttpRequest) -> Result<()> {
+        let signature = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let account = signature.and_then(|value| value.strip_prefix("SharedKey ")?.split_once(':'));
+        let (Some(credentials), Some((account, _))) = (self.azure.get(), account) else { return Ok(()) };
+        let account = account.to_owned();
+        let credential = credentials.get_credential().await?;
+        request.headers_mut().remove(AUTHORIZATION);
+        AzureAuthorizer::new(&credential, &account).try_authorize(request)
     }
 
     /// Notes an answer to a look at an object.
@@ -75,6 +117,13 @@ impl Exchange {
     /// Notes that a request is made again.
     pub(crate) fn again(&self) {
         self.retries.fetch_add(1, Relaxed);
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without what signs: it holds secrets.
+        f.write_str("Exchange")
     }
 }
 

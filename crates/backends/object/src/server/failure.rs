@@ -76,7 +76,12 @@ impl ServerRefusal {
     /// Whether another request for the same object was under way, which says nothing of what is
     /// there.
     fn is_conflict(&self) -> bool {
-        matches!(self.code.as_str(), "ConditionalRequestConflict" | "OperationAborted")
+        matches!(self.code.as_str(), "ConditionalRequestConflict" | "OperationAborted" | "LeaseIdMissing")
+    }
+
+    /// Whether the upload that was to be completed is not there any more.
+    fn has_no_upload(&self) -> bool {
+        self.status == 404 || self.code == "InvalidBlockList"
     }
 
     fn kind(&self) -> ErrorKind {
@@ -86,7 +91,7 @@ impl ServerRefusal {
             }
             (401 | 403, _) | (..300, "AccessDenied") => ErrorKind::PermissionDenied,
             (404, _) => ErrorKind::NotFound,
-            (_, "ConditionalRequestConflict" | "OperationAborted") => ErrorKind::Busy,
+            (_, "ConditionalRequestConflict" | "OperationAborted" | "LeaseIdMissing") => ErrorKind::Busy,
             (412, _) => ErrorKind::Corrupt,
             (416, _) => ErrorKind::OutOfRange,
             (507, _) => ErrorKind::NoSpace,
@@ -109,8 +114,12 @@ impl ServerRefusal {
             (_, "AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException") => {
                 Some("the bucket is in another region: set AWS_REGION")
             }
-            (_, "NoSuchBucket") => Some("the bucket does not exist at this endpoint"),
-            (_, "NoSuchKey") => Some("there is no object of this key: check its spelling, and the bucket's"),
+            (_, "NoSuchBucket" | "ContainerNotFound") => Some("the bucket does not exist at this endpoint"),
+            (_, "InvalidBlockList") => Some("another program wrote this object meanwhile: write it again"),
+            (_, "LeaseIdMissing") => Some("another program holds a lease of this object: end it, or wait"),
+            (_, "NoSuchKey" | "BlobNotFound") => {
+                Some("there is no object of this key: check its spelling, and the bucket's")
+            }
             (401 | 403, _) => Some("check the credentials and the permissions of the bucket"),
             (429 | 503, _) => Some("the server is overloaded: try later, or with fewer connections"),
             (301 | 302 | 307 | 308, _) => Some("the bucket is in another region, or at another endpoint"),
@@ -184,6 +193,26 @@ pub(crate) fn is_there(error: &object_store::Error) -> bool {
     matches!(cause(error), Cause::Refused(refusal) if matches!(refusal.status, 409 | 412) && !refusal.is_conflict())
 }
 
+/// Whether the server says that the upload to be completed is not there any more.
+pub(crate) fn upload_is_gone(error: &object_store::Error) -> bool {
+    matches!(cause(error), Cause::Refused(refusal) if refusal.has_no_upload())
+}
+
+/// What to do where a server was asked for credentials first, and did not give them: the machine's,
+/// or one that makes tokens.
+fn of_credentials(error: &object_store::Error, name: &str) -> Option<&'static str> {
+    // The protocols' library has no type for it that others see.
+    if !error.to_string().contains("Error performing token request") {
+        return None;
+    }
+    Some(match name.split_once("://") {
+        Some(("gs", _)) => {
+            "set GOOGLE_APPLICATION_CREDENTIALS to the file with a key; GOOGLE_SKIP_SIGNATURE=true reads what is public"
+        }
+        _ => "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY",
+    })
+}
+
 /// The status of the answer, where the server gave one.
 pub(crate) fn status(error: &object_store::Error) -> Option<u16> {
     match cause(error) {
@@ -215,6 +244,10 @@ pub(crate) fn failed(operation: &'static str, name: &str, error: &object_store::
                           name: give a longer prefix, or the object another key";
             (ErrorKind::System, secrets.shown(&text, 2 * MAX_MESSAGE), is_key.then_some(advice))
         }
+    };
+    let (what, advice) = match of_credentials(error, name) {
+        Some(advice) => (format!("the request for credentials failed: {what}"), Some(advice)),
+        None => (what, advice),
     };
     let made = Error::new(kind, operation, secrets.scrub(&format!("{name}: {what}")));
     match advice {

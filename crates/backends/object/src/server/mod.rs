@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `settings` | what the environment and profiles say: credentials, endpoints |
 //! | `profiles` | profile files of AWS |
+//! | `tool_names` | what the tools of Google and Azure call their settings |
 //! | `connect` | a store for a bucket, by the settings |
 //! | `transport` | HTTP: bounds of answers, time limits |
 //! | `connection` | TCP and TLS: how long they may take, whose certificates are believed |
@@ -29,6 +30,7 @@ mod profiles;
 pub(crate) mod retry;
 mod secrets;
 pub(crate) mod settings;
+mod tool_names;
 mod transport;
 mod xml;
 

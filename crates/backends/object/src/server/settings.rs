@@ -1,9 +1,9 @@
 //! What the environment and profile files say: credentials, regions, endpoints.
 //!
-//! The names are those of the clouds' own tools: `AWS_*`, `GOOGLE_*`, `AZURE_*`. Of AWS's profile
-//! files, the keys of a user, the region and the endpoint are read. Roles, single sign-on and
-//! `credential_process` are not; a program that needs them puts what `aws configure
-//! export-credentials` prints into the environment.
+//! The names are those of the clouds' own tools: `AWS_*`, `GOOGLE_*`, `AZURE_*`, and those of
+//! [`tool_names`]. Of AWS's profile files, the keys of a user, the region and the endpoint are
+//! read. Roles, single sign-on and `credential_process` are not; a program that needs them puts
+//! what `aws configure export-credentials` prints into the environment.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,6 +16,7 @@ use object_store::gcp::GoogleConfigKey;
 
 use super::profiles::{self, ProfileFile, Section};
 use super::secrets::Secrets;
+use super::tool_names::{self, FoundSetting, GOOGLE_CREDENTIALS, NOT_TAKEN, Unclear};
 use crate::address::ObjectScheme;
 
 /// Settings by the names of environment variables.
@@ -33,6 +34,10 @@ pub(crate) struct Settings {
     /// The settings that a profile has, by their names in the environment: what they are called
     /// there.
     of_profile: BTreeMap<String, &'static str>,
+    /// The settings that other names stand for, by the names that they have here.
+    of_tools: BTreeMap<&'static str, &'static str>,
+    /// What makes no sense, of which cloud, and what to do.
+    unclear: Vec<(ObjectScheme, String, &'static str)>,
 }
 
 /// The names in a profile of what says where credentials come from, and is not read.
@@ -58,7 +63,9 @@ impl Settings {
     /// Takes the settings of this process's environment, and those of AWS's profile files where
     /// the environment has no key.
     pub(crate) fn of_environment() -> Settings {
-        let ours = |name: &str| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix));
+        let ours = |name: &str| {
+            ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix)) || NOT_TAKEN.contains(&name)
+        };
         // A value that is no text is kept, so that it is refused by its name.
         let text = |value: OsString| value.to_string_lossy().into_owned();
         let texts = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, text(value))));
@@ -66,6 +73,7 @@ impl Settings {
         let mut settings = Settings { values, ..Settings::default() };
         let home = std::env::var_os("HOME").map(PathBuf::from);
         settings.add_profile(home.as_deref());
+        settings.add_tool_names();
         settings
     }
 
@@ -73,6 +81,7 @@ impl Settings {
     pub(crate) fn of(given: impl IntoIterator<Item = (String, String)>) -> Settings {
         let mut settings = Settings { values: given.into_iter().collect(), ..Settings::default() };
         settings.add_profile(None);
+        settings.add_tool_names();
         settings
     }
 
@@ -107,6 +116,9 @@ impl Settings {
                 let why = format!("the profile has `{unread}`, which is not read and says where S3 is");
                 return Err(bad(why).with_advice("set AWS_ENDPOINT_URL_S3"));
             }
+        }
+        if let Some((_, why, advice)) = self.unclear.iter().find(|(of, ..)| *of == scheme) {
+            return Err(bad(why.clone()).with_advice(*advice));
         }
         let forbids_plain = self.get(&format!("{prefix}ALLOW_HTTP")).is_some_and(is_no);
         for (name, value) in self.with_prefix(prefix).filter(|(name, value)| !value.is_empty() && is_taken(name)) {
@@ -176,9 +188,10 @@ impl Settings {
 
     /// What a setting is called where it was found.
     fn called(&self, name: &str) -> String {
-        match self.of_profile.get(name) {
-            Some(there) => format!("`{there}` of the profile"),
-            None => name.to_owned(),
+        match (self.of_profile.get(name), self.of_tools.get(name)) {
+            (Some(there), _) => format!("`{there}` of the profile"),
+            (None, Some(there)) => (*there).to_owned(),
+            (None, None) => name.to_owned(),
         }
     }
 
@@ -281,6 +294,48 @@ impl Settings {
             let unread = hosts.into_iter().find(|name| is_true(of_profile(name)));
             self.unread_endpoint = self.unread_endpoint.or(unread);
         }
+    }
+
+    /// Adds what the tools of Google and Azure have by other names.
+    fn add_tool_names(&mut self) {
+        let azure = tool_names::of_azure(|name| self.get(name)).unwrap_or_else(|Unclear { why, advice }| {
+            self.unclear.push((ObjectScheme::Azure, why, advice));
+            Vec::new()
+        });
+        let google = tool_names::of_google(|name| self.get(name));
+        if self.get("STORAGE_EMULATOR_HOST").is_some() {
+            self.values.retain(|name, _| !GOOGLE_CREDENTIALS.contains(&name.as_str()));
+        }
+        self.values.retain(|name, _| !NOT_TAKEN.contains(&name.as_str()));
+        // The protocols' library takes an empty part of a path for one.
+        for name in ["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL"] {
+            if let Some(address) = self.values.get_mut(name) {
+                address.truncate(address.trim_end_matches('/').len());
+            }
+        }
+        for found in azure {
+            let key = |name: &str| name.to_ascii_lowercase().parse::<AzureConfigKey>().ok();
+            self.add_found(ObjectScheme::Azure, found, |one, other| key(one).is_some() && key(one) == key(other));
+        }
+        for found in google {
+            let key = |name: &str| name.to_ascii_lowercase().parse::<GoogleConfigKey>().ok();
+            self.add_found(ObjectScheme::Gcs, found, |one, other| key(one).is_some() && key(one) == key(other));
+        }
+    }
+
+    /// Adds a setting, unless it is there with another value: tools differ in which one counts.
+    fn add_found(&mut self, scheme: ObjectScheme, found: FoundSetting, is_same: impl Fn(&str, &str) -> bool) {
+        let FoundSetting { name, value, called } = found;
+        let there = self.values.iter().find(|(other, its)| is_same(name, other) && !its.is_empty());
+        if let Some((other, its)) = there {
+            if *its != value {
+                let why = format!("{called} and {} say different things", self.called(other));
+                self.unclear.push((scheme, why, "set one of them alone"));
+            }
+            return;
+        }
+        self.values.insert(name.to_owned(), value);
+        self.of_tools.insert(name, called);
     }
 
     fn take(&mut self, from: &'static str, found: &Section, name: &str) {
@@ -505,6 +560,54 @@ mod tests {
         };
         assert!(plain("false", "AWS_ENDPOINT_URL").unwrap_err().to_string().contains("has no TLS"));
         assert!(plain("true", "AWS_ENDPOINT_URL").is_ok() && plain("false", "AWS_METADATA_ENDPOINT").is_ok());
+    }
+
+    #[test]
+    fn other_names_of_a_setting_say_the_same_or_are_refused() {
+        let of = |pairs: &[(&str, &str)]| {
+            Settings::of(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        };
+        let text = "AccountName=me;AccountKey=secret+key==;BlobEndpoint=https://me.example/";
+        let settings = of(&[
+            ("AZURE_STORAGE_CONNECTION_STRING", text),
+            ("AZURE_STORAGE_ACCOUNT", "me"),
+            ("AZURE_STORAGE_ACCESS_KEY", "secret+key=="),
+            ("AZURE_ENDPOINT", "https://me.example//"),
+        ]);
+        settings.check(ObjectScheme::Azure).unwrap();
+        assert_eq!(settings.get("AZURE_STORAGE_ACCOUNT_NAME"), Some("me"));
+        assert_eq!(settings.get("AZURE_ENDPOINT"), Some("https://me.example"));
+        assert_eq!(settings.get("AZURE_STORAGE_CONNECTION_STRING"), None);
+        assert_eq!(settings.secrets().scrub("x secret+key=="), "x ***");
+        for (pairs, words) in [
+            (
+                &[("AZURE_STORAGE_CONNECTION_STRING", text), ("AZURE_STORAGE_ACCOUNT", "you")][..],
+                "say different things",
+            ),
+            (&[("AZURE_STORAGE_CONNECTION_STRING", text), ("AZURE_ENDPOINT", "https://you")], "BlobEndpoint of"),
+            (&[("AZURE_STORAGE_CONNECTION_STRING", "secret")], "is no list"),
+            (&[("AZURE_STORAGE_ACCOUNT", "a b")], "AZURE_STORAGE_ACCOUNT is no name"),
+            (
+                &[("AZURE_STORAGE_ACCOUNT", "a"), ("AZURE_STORAGE_SERVICE_ENDPOINT", "x")],
+                "AZURE_STORAGE_SERVICE_ENDPOINT",
+            ),
+        ] {
+            let error = of(pairs).check(ObjectScheme::Azure).unwrap_err().to_string();
+            assert!(error.contains(words) && !error.contains("secret"), "{pairs:?}: {error}");
+            of(pairs).check(ObjectScheme::Gcs).unwrap();
+        }
+        let emulator = ("STORAGE_EMULATOR_HOST", "h:1");
+        let settings = of(&[emulator, ("GOOGLE_APPLICATION_CREDENTIALS", "/file"), ("GOOGLE_BEARER_TOKEN", "token")]);
+        settings.check(ObjectScheme::Gcs).unwrap();
+        assert_eq!(settings.get("GOOGLE_BASE_URL"), Some("http://h:1"));
+        assert!(settings.get("GOOGLE_APPLICATION_CREDENTIALS").or(settings.get("GOOGLE_BEARER_TOKEN")).is_none());
+        for (host, other, words) in
+            [("h:1", "http://h:2", "say different things"), ("h:x", "", "STORAGE_EMULATOR_HOST has")]
+        {
+            let settings = of(&[("STORAGE_EMULATOR_HOST", host), ("GOOGLE_BASE_URL", other)]);
+            let error = settings.check(ObjectScheme::Gcs).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -26,12 +26,14 @@ use object_store::client::{
 };
 use tokio::time::{Instant, Sleep};
 
+use super::byte_sum::{SumKind, answered_crc64};
 use super::connection::{BoundedConnector, unanswered};
 use super::connections::ConnectionUse;
 use super::exchange::{Exchange, publishes};
 use super::failure::{BrokenExchange, ServerRefusal, Trouble};
 use super::list_page::ListProtocol;
 use super::xml;
+use crate::address::ObjectScheme;
 
 /// The most bytes of an answer that is not a range of an object: a page of a listing has 1000 keys
 /// of 1 KiB, in XML.
@@ -77,7 +79,15 @@ impl Transport {
         exchange: &Arc<Exchange>,
     ) -> std::result::Result<HttpResponse, HttpError> {
         let (mut parts, body) = request.into_parts();
-        exchange.asked(&mut parts);
+        let is_changed = exchange.asked(&mut parts);
+        let mut request = HttpRequest::from_parts(parts, body);
+        if is_changed {
+            exchange.sign_again(&mut request).await.map_err(|e| HttpError::new(HttpErrorKind::Request, e))?;
+        }
+        let (mut parts, body) = request.into_parts();
+        // Azure's answers have the sum of what came.
+        let is_summed = exchange.scheme == ObjectScheme::Azure && parts.method == Method::PUT;
+        let sent = is_summed.then(|| body.clone());
         parts.headers.insert(USER_AGENT, HeaderValue::from_static(concat!("datapipes/", env!("CARGO_PKG_VERSION"))));
         let (method, range) = (parts.method.clone(), range_len(&parts.headers));
         let peeks = publishes(&method, &parts.uri);
@@ -98,6 +108,12 @@ impl Transport {
         }
         if method == Method::HEAD {
             exchange.looked(&parts.headers);
+        }
+        if let Some(came) = sent.as_ref().and_then(|_| answered_crc64(&parts.headers))
+            && sent.is_some_and(|sent| crc64_of(sent) != Some(came))
+        {
+            let what = "the server's checksum is not that of the bytes that were sent".to_owned();
+            return Err(broken(HttpErrorKind::Interrupted, what, true));
         }
         if peeks {
             // S3 may answer 200 first, and find out then that it cannot.
@@ -206,6 +222,19 @@ fn refused(refusal: ServerRefusal) -> HttpError {
 
 fn broken(kind: HttpErrorKind, what: String, passing: bool) -> HttpError {
     HttpError::new(kind, BrokenExchange { what, passing, trouble: Trouble::Network, sent: true })
+}
+
+/// The CRC-64 of the body of a request, all of which is there.
+fn crc64_of(mut body: HttpRequestBody) -> Option<u64> {
+    let mut sum = SumKind::Crc64.digest();
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        match Pin::new(&mut body).poll_frame(&mut context) {
+            Poll::Ready(None) => return Some(sum.finalize()),
+            Poll::Ready(Some(Ok(frame))) => sum.update(frame.data_ref()?),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => return None,
+        }
+    }
 }
 
 /// Takes out headers with other characters than those of ASCII. Servers send names of files so, and
