@@ -78,6 +78,12 @@ impl AzuriteServer {
         vec![("AZURE_STORAGE_CONNECTION_STRING".to_owned(), text)]
     }
 
+    /// The same with a signature in place of the key.
+    pub fn signed_settings(&self) -> Vec<(String, String)> {
+        let text = format!("BlobEndpoint=http://{}/{ACCOUNT};SharedAccessSignature={SAS}", self.address());
+        vec![("AZURE_STORAGE_CONNECTION_STRING".to_owned(), text)]
+    }
+
     /// Makes a container.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //!   It also answers by TLS.
 //! - [`GatewayServer`]: another S3 server, of other authors, in a process of its own.
 //! - [`AzuriteServer`]: the emulator of Azure's Blob Storage by its maker, in a process of its own.
+//! - [`GoogleModel`]: a model of Google's server, made of the S3 server.
 //! - [`WebServer`]: a web server over a folder, with TLS by a [`ServerCertificate`] if asked.
 //! - [`FaultProxy`]: a proxy in front of it that cuts, delays, damages and refuses.
 #![deny(unsafe_code)]
@@ -12,6 +13,7 @@
 mod azurite;
 mod certificate;
 mod gateway;
+mod google;
 mod process;
 mod proxy;
 mod server;
@@ -21,6 +23,7 @@ mod web;
 pub use azurite::AzuriteServer;
 pub use certificate::ServerCertificate;
 pub use gateway::GatewayServer;
+pub use google::GoogleModel;
 pub use proxy::{FaultProxy, ProxyFault, ProxyRequest};
 pub use server::S3Server;
 pub use web::WebServer;

@@ -7,19 +7,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use s3s::Body;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::certificate::ServerCertificate;
+use crate::google;
 use crate::store::{CheckedStore, StoreState};
 
 /// The key that the server takes.
 pub(crate) const KEY: &str = "test-key-id";
 /// Its secret, which no message may contain.
 pub(crate) const SECRET: &str = "test-secret-that-nobody-prints";
+
+/// How requests are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    S3,
+    Google,
+}
 
 /// An S3 server over a folder. It stops when it is dropped.
 pub struct S3Server {
@@ -47,12 +58,26 @@ impl S3Server {
     /// # Errors
     /// As [`start`](Self::start), and those of the certificate.
     pub fn start_with(root: &Path, certificate: Option<&ServerCertificate>) -> io::Result<S3Server> {
+        S3Server::serve(root, certificate, Protocol::S3)
+    }
+
+    /// As [`start`](Self::start), with the protocol of Google.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn start_as_google(root: &Path) -> io::Result<S3Server> {
+        S3Server::serve(root, None, Protocol::Google)
+    }
+
+    fn serve(root: &Path, certificate: Option<&ServerCertificate>, protocol: Protocol) -> io::Result<S3Server> {
         let tls = certificate.map(ServerCertificate::acceptor).transpose()?;
         std::fs::create_dir_all(root)?;
         let state = Arc::new(StoreState::default());
         let store = CheckedStore::new(root, state.clone()).map_err(io::Error::other)?;
         let mut builder = S3ServiceBuilder::new(store);
-        builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
+        if protocol == Protocol::S3 {
+            builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
+        }
         let service = builder.build();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
@@ -65,6 +90,16 @@ impl S3Server {
                 let _ = socket.set_nodelay(true);
                 let (service, tls) = (service.clone(), tls.clone());
                 tokio::spawn(async move {
+                    let service = service_fn(move |request: http::Request<Incoming>| {
+                        let request = request.map(Body::from);
+                        let service = service.clone();
+                        async move {
+                            match protocol {
+                                Protocol::S3 => service.call(request).await,
+                                Protocol::Google => google::answer(&service, request).await,
+                            }
+                        }
+                    });
                     let connection = hyper::server::conn::http1::Builder::new();
                     // A client that goes away, or does not trust the server, is no error of it.
                     match tls {

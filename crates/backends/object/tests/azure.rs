@@ -179,6 +179,16 @@ fn lists_and_refusals(azure: &Azure) {
     assert_eq!(names, ["az://box/in/part-1 5", "az://box/in/part-2 5"]);
     azure.client.remove("az://box/in/part-1").unwrap();
     assert_eq!(azure.client.list("az://box/in/part-*").unwrap().len(), 1);
+    // By a signature in place of the key.
+    let signed = ObjectClient::with_settings(quick(), azure.server.signed_settings()).unwrap();
+    for len in [1000, 6 << 20] {
+        let address = format!("az://box/signed{len}");
+        let object = signed.create(&address, CreateOptions::default().only_new(true)).unwrap();
+        write_all(&machine(), &object, &random(len, 13), 5 << 20).unwrap();
+        assert!(read_all(&machine(), &signed.open(&address).unwrap()).unwrap() == random(len, 13));
+        let error = signed.open("az://box/none").unwrap_err().to_string();
+        assert!(!error.contains("sig=") && !error.contains("pYlYx5"), "{error}");
+    }
     let mut settings = AzuriteServer::settings_at(azure.server.address());
     let key = "c2VjcmV0LW9mLW5vYm9keQ==";
     settings[0].1 = settings[0]

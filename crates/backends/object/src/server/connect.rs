@@ -77,7 +77,9 @@ impl Store {
         let fail = |e: object_store::Error| {
             let error = failed("connect", &address.to_string(), &e, &secrets);
             let advice = match address.scheme() {
-                ObjectScheme::Azure => "check the variables AZURE_*: AZURE_STORAGE_ACCOUNT_NAME has the account",
+                ObjectScheme::Azure => {
+                    "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY"
+                }
                 ObjectScheme::Gcs => {
                     "check the variables GOOGLE_*: GOOGLE_APPLICATION_CREDENTIALS has the file with a key"
                 }
