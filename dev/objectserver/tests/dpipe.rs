@@ -136,6 +136,10 @@ fn copies_all_objects_of_a_pattern() {
     std::fs::remove_file(scene.folder.path("out/part-2")).unwrap();
     std::fs::create_dir(scene.folder.path("out/part-2")).unwrap();
     scene.fails(&["copy", "s3://box/in/part-*", "out"], "2 of 3 objects were copied");
+    let output = scene.command(&["copy", "s3://box/in/part-*", "out", "--json"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.code() == Some(2) && told.contains("\"bytes\": 100002,\n  \"seconds\""), "{told}");
+    assert_eq!(told.matches("\"cpu_seconds\"").count(), 2, "{told}");
     assert!(!scene.folder.path("new").exists() && !scene.server.has("box", "new"));
 
     // A folder that is gone is an error, not the name of a file.

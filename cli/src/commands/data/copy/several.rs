@@ -13,7 +13,7 @@ use crate::objects::{ObjectAccess, file_name, inputs, shown};
 use crate::outcome::{CommandStatus, clean, print_as_it_is, print_json};
 use crate::system::signals;
 
-/// The output of `--json`.
+/// The output of `--json`, also where a copy failed.
 #[derive(Serialize)]
 struct Copies {
     copies: Vec<Outcome>,
@@ -21,6 +21,17 @@ struct Copies {
     bytes: u64,
     /// From the list of the objects to the end of the last copy.
     seconds: f64,
+}
+
+/// Copies that were made.
+#[derive(Default)]
+struct Made {
+    /// For the output of `--json`.
+    copies: Vec<Outcome>,
+    bytes: u64,
+    good: usize,
+    /// Those that differ from their sources.
+    different: usize,
 }
 
 /// Copies that are to be made.
@@ -43,44 +54,62 @@ impl SeveralCopies<'_> {
         let started = Instant::now();
         let found = inputs(&ObjectAccess::to_read()?, "copy", self.source)?;
         let machine = datapipes::discover();
-        // What differs from its source, by --verify, is not copied.
-        let (mut copies, mut bytes, mut good, mut different) = (Vec::new(), 0, 0, 0);
-        for address in &found {
-            let so_far = |copied: usize| format!("{copied} of {} objects were copied", found.len());
-            if good + different > 0 {
-                signals::undo_says_first(so_far(good));
+        let mut made = Made::default();
+        let so_far = |made: &Made| format!("{} of {} objects were copied", made.good, found.len());
+        let ended = found.iter().try_for_each(|address| {
+            if made.good + made.different > 0 {
+                signals::undo_says_first(so_far(&made));
             }
-            signals::check("copy").map_err(|e| e.within(so_far(good)))?;
-            let place = |name: &str| Some((folder.place_in(name)?, self.named(name)));
-            let (place, named) = file_name(address).and_then(|name| place(&name)).ok_or_else(|| {
-                let why = format!("{} is no folder, or not any more", shown(self.target));
-                Error::new(ErrorKind::NotFound, "copy", why).within(so_far(good))
-            })?;
-            let outcome = copy(&machine, address, &place, &named).map_err(|e| e.within(so_far(good)))?;
-            match outcome.status() {
-                CommandStatus::Good => good += 1,
-                CommandStatus::Bad => different += 1,
-            }
-            bytes += outcome.bytes;
-            if self.json {
-                copies.push(outcome);
-                continue;
-            }
-            let color = colors::on_output();
-            let line = headline(&outcome, |words, meaning| colors::paint(words, meaning, color));
-            let line = format!("{}: {line}\n", clean(&shown(address)));
-            print_as_it_is(&line).map_err(|e| e.within(so_far(good)))?;
-        }
+            let copied = self.next(address, &folder, &mut made, |place, named| copy(&machine, address, place, named));
+            copied.map_err(|e| e.within(so_far(&made)))
+        });
+        let all_told = so_far(&made);
         let seconds = started.elapsed().as_secs_f64();
-        let told = if self.json {
-            print_json(&Copies { copies, bytes, seconds })
-        } else {
-            let but = if different > 0 { format!("; {different} differ from their sources") } else { String::new() };
-            let (all, rate) = (units::bytes(bytes), units::rate(bytes, seconds));
-            print_as_it_is(&format!("{good} objects{but}; {all} in {seconds:.3} s ({rate})\n"))
+        let Made { copies, bytes, good, different } = made;
+        let told = match (self.json, &ended) {
+            // What was copied before a failure is told, too.
+            (true, _) => print_json(&Copies { copies, bytes, seconds }),
+            (false, Err(_)) => Ok(()),
+            (false, Ok(())) => {
+                let differ = format!("; {different} differ from their sources");
+                let but = if different > 0 { differ.as_str() } else { "" };
+                let (all, rate) = (units::bytes(bytes), units::rate(bytes, seconds));
+                print_as_it_is(&format!("{good} objects{but}; {all} in {seconds:.3} s ({rate})\n"))
+            }
         };
-        told.map_err(|e| e.within(format!("{good} of {} objects were copied", found.len())))?;
+        ended?;
+        told.map_err(|e| e.within(all_told))?;
         Ok(if different > 0 { CommandStatus::Bad } else { CommandStatus::Good })
+    }
+
+    /// Copies the object at an address into the folder.
+    fn next(
+        &self,
+        address: &str,
+        folder: &NamedPlace,
+        made: &mut Made,
+        copy: impl FnOnce(&NamedPlace, &str) -> Result<Outcome>,
+    ) -> Result<()> {
+        signals::check("copy")?;
+        let place = |name: &str| Some((folder.place_in(name)?, self.named(name)));
+        let (place, named) = file_name(address).and_then(|name| place(&name)).ok_or_else(|| {
+            let why = format!("{} is no folder, or not any more", shown(self.target));
+            Error::new(ErrorKind::NotFound, "copy", why)
+        })?;
+        let outcome = copy(&place, &named)?;
+        made.bytes += outcome.bytes;
+        // What differs from its source, by --verify, is not copied.
+        match outcome.status() {
+            CommandStatus::Good => made.good += 1,
+            CommandStatus::Bad => made.different += 1,
+        }
+        if self.json {
+            made.copies.push(outcome);
+            return Ok(());
+        }
+        let color = colors::on_output();
+        let line = headline(&outcome, |words, meaning| colors::paint(words, meaning, color));
+        print_as_it_is(&format!("{}: {line}\n", clean(&shown(address))))
     }
 
     /// The target for an object of this name, in words.
