@@ -123,6 +123,17 @@ def test_wrong_credentials(prefix, monkeypatch):
     assert bytes(dp.open(f"{prefix}/x").read()) == b"content"
 
 
+def test_a_variable_that_changes_is_read_again(monkeypatch):
+    if not dp._datapipes._OBJECTS:
+        pytest.skip("built without objects")
+    monkeypatch.setenv("GOOGLE_BASE_URL", "nonsense")
+    with pytest.raises(dp.InvalidInput, match="GOOGLE_BASE_URL is no address"):
+        dp.open("gs://box/x")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "h:1")
+    with pytest.raises(dp.InvalidInput, match="STORAGE_EMULATOR_HOST and GOOGLE_BASE_URL say different"):
+        dp.open("gs://box/x")
+
+
 def test_a_server_that_refuses(objects, prefix):
     objects.fault(1, "PUT", "partNumber", "refuse", 403, "AccessDenied")
     with pytest.raises(dp.PermissionDenied):

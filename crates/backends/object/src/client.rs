@@ -64,6 +64,12 @@ impl ObjectClient {
         ObjectClient::with_options(ObjectOptions::default())
     }
 
+    /// Whether a variable of this name says something to
+    /// [`from_environment`](Self::from_environment). Profile files are looked for below `HOME`.
+    pub fn reads_variable(name: &str) -> bool {
+        Settings::reads(name)
+    }
+
     /// As [`from_environment`](Self::from_environment), with options.
     ///
     /// # Errors

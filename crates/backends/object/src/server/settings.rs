@@ -63,18 +63,20 @@ impl Settings {
     /// Takes the settings of this process's environment, and those of AWS's profile files where
     /// the environment has no key.
     pub(crate) fn of_environment() -> Settings {
-        let ours = |name: &str| {
-            ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix)) || NOT_TAKEN.contains(&name)
-        };
         // A value that is no text is kept, so that it is refused by its name.
         let text = |value: OsString| value.to_string_lossy().into_owned();
         let texts = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, text(value))));
-        let values = texts.filter(|(name, _)| ours(name)).collect();
+        let values = texts.filter(|(name, _)| Settings::reads(name)).collect();
         let mut settings = Settings { values, ..Settings::default() };
         let home = std::env::var_os("HOME").map(PathBuf::from);
         settings.add_profile(home.as_deref());
         settings.add_tool_names();
         settings
+    }
+
+    /// Whether a variable of this name is one.
+    pub(crate) fn reads(name: &str) -> bool {
+        ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix)) || NOT_TAKEN.contains(&name)
     }
 
     /// Takes these settings and no others.
@@ -564,6 +566,8 @@ mod tests {
 
     #[test]
     fn other_names_of_a_setting_say_the_same_or_are_refused() {
+        let read = ["AWS_PROFILE", "AZURE_X", "STORAGE_EMULATOR_HOST", "AZURITE_BLOB_STORAGE_URL", "CLOUDSDK_CONFIG"];
+        assert!(read.into_iter().all(Settings::reads) && !Settings::reads("HOME"));
         let of = |pairs: &[(&str, &str)]| {
             Settings::of(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
         };
