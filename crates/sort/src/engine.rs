@@ -168,6 +168,12 @@ impl<'a, L: Layout> Engine<'a, L> {
         }
     }
 
+    /// Notes how much of the memory was touched, and which pages the kernel gave for it.
+    pub(crate) fn note_memory(&self, report: &mut SortReport) {
+        let found = self.memory.memory().resident().unwrap_or_default();
+        (report.memory_touched_bytes, report.memory_huge_bytes) = (found.bytes, found.huge_bytes);
+    }
+
     pub(crate) fn space_plan(&self, total: Option<u64>, places: &[StagePlace]) -> SpacePlan {
         let free =
             |p: &StagePlace| p.as_folder().and_then(BlockDevice::available_at).into_iter().chain(p.most_bytes()).min();

@@ -343,6 +343,7 @@ impl<L: Layout> Engine<'_, L> {
         report.spill = spill.uses();
         report.spill_left_bytes = spill.leave();
         report.movements = self.movements.take();
+        self.note_memory(&mut report);
         report.waits = WaitReport::all(&self.control.progress.waits);
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)

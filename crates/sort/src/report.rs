@@ -239,6 +239,10 @@ pub struct SortReport {
     /// The memory that was asked for, in bytes. It is more than the budget if the system refused to
     /// map so much.
     pub memory_asked_bytes: u64,
+    /// Bytes of the memory for records that were touched, by the kernel's account at the end.
+    pub memory_touched_bytes: u64,
+    /// Those of them in huge pages: all, unless the kernel had none or was told to give none.
+    pub memory_huge_bytes: u64,
     /// Bytes that a merge took beyond the budget, because two long records that had to be compared
     /// did not fit it.
     pub memory_excess_bytes: u64,
@@ -445,6 +449,10 @@ impl fmt::Display for SortReport {
         if self.memory_asked_bytes > self.memory_bytes {
             let asked = self.memory_asked_bytes >> 20;
             writeln!(f, "  memory   {asked} MiB were asked for, and the system refused to map that much")?;
+        }
+        if self.memory_touched_bytes > 0 {
+            let (touched, huge) = (self.memory_touched_bytes >> 20, self.memory_huge_bytes >> 20);
+            writeln!(f, "  memory   {touched} MiB for records were touched, {huge} MiB of them in huge pages")?;
         }
         if self.memory_excess_bytes > 0 {
             let excess = self.memory_excess_bytes;

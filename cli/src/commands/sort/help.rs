@@ -57,9 +57,10 @@ Options that GNU sort does not have:
       --report-html=FILE       write a page about the sort to FILE, for a browser: what its threads did over time,
                                the bottleneck, routes, what was verified; as JSON if the name ends with .json
       --json                   what --report shows as JSON, on standard output with -o, else on standard error: records,
-                               records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
-                               movements (role, between, primitive, pipes, counters), method, spill, compression,
-                               waits (what, seconds), record_sum, written, dropped (records, bytes, sum), seconds
+                               records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, memory_touched_bytes, memory_huge_bytes,
+                               threads, phases, movements (role, between, primitive, pipes, counters), method, spill,
+                               compression, waits (what, seconds), record_sum, written, dropped (records, bytes, sum),
+                               seconds
       --metrics=FILE           write metrics to FILE in Prometheus' text format, as a whole: at the start, every ten
                                seconds and at the end
       --method=WORD            sort what does not fit memory by runs and merge (merge), by buckets where that is

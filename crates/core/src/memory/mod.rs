@@ -26,6 +26,7 @@ mod pool;
 mod prefault;
 mod range;
 mod region;
+mod resident;
 mod table;
 
 pub use guarded::sigbus;
@@ -35,6 +36,7 @@ pub(crate) use map::mapped_file::{MappedFile, Sharing};
 pub use pool::Pool;
 pub use range::{MemoryRange, copy_pair, lease_pair};
 pub use region::{MapOptions, Pages, Region};
+pub use resident::ResidentBytes;
 pub use table::access::Access;
 
 #[cfg(test)]
