@@ -59,7 +59,7 @@ fn runs_are_compressed_and_read_back() {
             assert!(report.runs > 1 && compression.bytes > 30 << 20, "{name}: {report}");
             // What was touched lies within the budget, by the kernel's account.
             let (touched, huge) = (report.memory_touched_bytes, report.memory_huge_bytes);
-            assert!((4 << 20..=(memory as u64) << 20).contains(&touched) && huge <= touched, "{name}: {report}");
+            assert!((4 << 20..=memory << 20).contains(&touched) && huge <= touched, "{name}: {report}");
             if matches!(kind, "lines" | "records") {
                 assert!(compression.stored_bytes * 10 < compression.bytes * 8, "{name}: {report}");
             }

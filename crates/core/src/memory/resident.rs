@@ -53,7 +53,7 @@ fn of_account(account: impl BufRead, range: std::ops::Range<u64>) -> Option<Resi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dram;
+    use crate::memory::{MapOptions, Region};
 
     const ACCOUNT: &str = "\
 1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nRss:                  8 kB\nAnonHugePages:         4 kB
@@ -73,8 +73,8 @@ VmFlags: rd wr\n3000-9000 rw-p 00000000 00:00 0    [heap]\nRss: 16 kB\nAnonHugeP
     #[test]
     #[cfg_attr(miri, ignore = "there is no account")]
     fn touched_memory_is_resident() {
-        let memory = Dram::allocate(8 << 20).unwrap();
-        let Some(found) = memory.memory().resident() else { return println!("SKIPPED: no account of this process") };
+        let memory = Region::map(8 << 20, MapOptions::default()).unwrap().range(0, 8 << 20).unwrap();
+        let Some(found) = memory.resident() else { return println!("SKIPPED: no account of this process") };
         assert_eq!(found.bytes, 8 << 20);
         assert!(found.huge_bytes <= found.bytes);
     }
