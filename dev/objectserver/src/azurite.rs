@@ -51,16 +51,20 @@ impl AzuriteServer {
         Ok(program)
     }
 
-    /// Starts it over a folder.
+    /// Starts it over a folder. A loose one takes, and does not look at, what it does not know: the
+    /// checksums of requests. A strict one refuses them.
     ///
     /// # Errors
     /// Those of starting it, or what it says instead of listening.
-    pub fn start(program: &Path, root: &Path) -> io::Result<AzuriteServer> {
+    pub fn start(program: &Path, root: &Path, is_loose: bool) -> io::Result<AzuriteServer> {
         std::fs::create_dir_all(root)?;
         let process = ServerProcess::start(|address| {
             let mut command = Command::new("node");
             command.arg(program).args(["--silent", "--disableTelemetry", "--blobHost", "127.0.0.1"]);
             command.args(["--blobPort", &address.port().to_string(), "--location"]).arg(root);
+            if is_loose {
+                command.arg("--loose");
+            }
             command
         })?;
         Ok(AzuriteServer(process))

@@ -3,6 +3,7 @@
 
 mod scene;
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use datapipes_core::{Dram, Error, ErrorKind, Span};
@@ -14,25 +15,25 @@ use scene::{machine, memory_of, quick, random, read_all, times, write_all};
 /// A server with the container `box`, and a client of it.
 struct Azure {
     server: AzuriteServer,
+    is_loose: bool,
     client: ObjectClient,
     _folder: TempFolder,
 }
 
 impl Azure {
     /// Nothing where it cannot be installed or run.
-    fn start(test: &str) -> Option<Azure> {
+    fn start(test: &str, is_loose: bool) -> Option<Azure> {
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let folder = TempFolder::under(cache).unwrap();
         let started = AzuriteServer::program(cache).and_then(|program| {
-            let server = AzuriteServer::start(&program, &folder.path("data")).map_err(|e| e.to_string())?;
+            let server = AzuriteServer::start(&program, &folder.path("data"), is_loose).map_err(|e| e.to_string())?;
             server.make_bucket("box").map_err(|e| e.to_string())?;
             Ok(server)
         });
         match started {
             Ok(server) => {
-                let client =
-                    ObjectClient::with_settings(quick(), AzuriteServer::settings_at(server.address())).unwrap();
-                Some(Azure { server, client, _folder: folder })
+                let client = ObjectClient::with_settings(quick(), settings_at(server.address(), is_loose)).unwrap();
+                Some(Azure { server, is_loose, client, _folder: folder })
             }
             Err(why) => {
                 println!("SKIPPED: {test}: azurite: {why}");
@@ -51,9 +52,15 @@ impl Azure {
         choose: impl Fn(&ProxyRequest) -> ProxyFault + Send + Sync + 'static,
     ) -> (FaultProxy, ObjectClient) {
         let proxy = FaultProxy::start(self.server.address(), choose).unwrap();
-        let client = ObjectClient::with_settings(quick(), AzuriteServer::settings_at(proxy.address())).unwrap();
+        let client = ObjectClient::with_settings(quick(), settings_at(proxy.address(), self.is_loose)).unwrap();
         (proxy, client)
     }
+}
+
+/// A loose server takes checksums of requests, which are stated to the cloud itself.
+fn settings_at(address: SocketAddr, is_loose: bool) -> Vec<(String, String)> {
+    let sum = is_loose.then(|| ("AZURE_CHECKSUM_ALGORITHM".to_owned(), "crc64nvme".to_owned()));
+    AzuriteServer::settings_at(address).into_iter().chain(sum).collect()
 }
 
 fn is_block(request: &ProxyRequest) -> bool {
@@ -67,7 +74,14 @@ fn publishes(request: &ProxyRequest) -> bool {
 /// One test, because the server is installed and started once.
 #[test]
 fn azure_keeps_the_promises() {
-    let Some(azure) = Azure::start("Azure keeps the promises") else { return };
+    // Where checksums of requests are taken.
+    let Some(azure) = Azure::start("Azure keeps the promises", true) else { return };
+    whole_objects(&azure);
+    only_new_objects(&azure);
+    faults(&azure);
+    stated_sums(&azure);
+    drop(azure);
+    let Some(azure) = Azure::start("Azure keeps the promises", false) else { return };
     whole_objects(&azure);
     only_new_objects(&azure);
     changes(&azure);
@@ -103,6 +117,21 @@ fn whole_objects(azure: &Azure) {
     settings.push(("AZURE_CONTAINER_NAME".into(), "other".into()));
     let client = ObjectClient::with_settings(quick(), settings).unwrap();
     assert_eq!(client.open("az://box/large").unwrap().len(), 12 << 20);
+}
+
+/// The checksum of a request is stated, and signed: without it the signature is wrong.
+fn stated_sums(azure: &Azure) {
+    for (len, picks) in [(1000, publishes as fn(&ProxyRequest) -> bool), (11 << 20, is_block)] {
+        let leaves_out = ProxyFault::LeaveOut("x-ms-content-crc64");
+        let (_proxy, client) = azure.behind(move |request| match picks(request) {
+            true => leaves_out.clone(),
+            false => ProxyFault::Pass,
+        });
+        let object = client.create("az://box/unsummed", CreateOptions::default()).unwrap();
+        assert_eq!(object.report().write_checksum, "crc64nvme");
+        let error = write_all(&machine(), &object, &random(len, 14), 5 << 20).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    }
 }
 
 fn only_new_objects(azure: &Azure) {

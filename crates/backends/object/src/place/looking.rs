@@ -71,7 +71,11 @@ impl ObjectPlace {
     pub(super) fn unpublished(&self, error: &object_store::Error, perhaps_done: bool) -> Error {
         let made = self.failed("publish", error);
         if is_there(error) && self.store.exchange.only_new.load(SeqCst) {
-            let perhaps = if perhaps_done { " (an attempt whose answer was lost may have made it)" } else { "" };
+            let perhaps = if perhaps_done {
+                " (an attempt whose answer was lost or wrong may have made it: look at it)"
+            } else {
+                ""
+            };
             return self.exists_already(perhaps);
         }
         if perhaps_done { perhaps_published(made.kind(), made.context()) } else { made }

@@ -11,7 +11,7 @@ const KIND_OF_S3: &str = "x-amz-checksum-type";
 /// The checksums of Google: `crc32c=n03x6A==,md5=Ojk9c3dhfxgoKVVHYwFbHQ==`, of the whole object.
 const OF_GOOGLE: &str = "x-goog-hash";
 /// The checksum of Azure, of the bytes of a request.
-const OF_AZURE: &str = "x-ms-content-crc64";
+pub(crate) const OF_AZURE: &str = "x-ms-content-crc64";
 
 /// How a checksum is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,15 @@ pub(crate) fn answered_crc64(headers: &HeaderMap) -> Option<u64> {
     from_base64::<8>(headers.get(OF_AZURE)?.as_bytes()).map(u64::from_le_bytes)
 }
 
+/// A CRC-64 for a request to Azure.
+pub(crate) fn for_azure(sum: u64) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    // Eight bytes are 64 bits: ten digits and four bits, which two more bits make the eleventh.
+    let bits = u128::from(sum.swap_bytes()) << 2;
+    let digit = |n: u32| char::from(DIGITS[(bits >> (6 * n) & 63) as usize]);
+    (0..11).rev().map(digit).chain(['=']).collect()
+}
+
 /// `N` bytes in base64, with padding.
 fn from_base64<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digits = (N * 8).div_ceil(6);
@@ -162,6 +171,7 @@ mod tests {
         // The check value of the CRC catalogue is ae8b14860a799888.
         assert_eq!(SumKind::Crc64.of(b"123456789"), 0xae8b_1486_0a79_9888);
         assert_eq!(answered_crc64(&headers(&[(OF_AZURE, "iJh5CoYUi64=")])), Some(0xae8b_1486_0a79_9888));
+        assert_eq!(for_azure(0xae8b_1486_0a79_9888), "iJh5CoYUi64=");
         assert_eq!(answered_crc64(&headers(&[(OF_AZURE, "?")])), None);
         assert_eq!(answered_crc64(&headers(&[])), None);
     }

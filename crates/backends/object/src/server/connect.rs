@@ -1,6 +1,7 @@
 //! A store for a bucket, by the settings.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result};
@@ -18,7 +19,7 @@ use super::byte_sum::SumKind;
 use super::exchange::Exchange;
 use super::failure::failed;
 use super::secrets::Secrets;
-use super::settings::Settings;
+use super::settings::{CHECKSUM_OF_AZURE, Settings};
 use super::transport::Transport;
 use crate::address::{ObjectAddress, ObjectScheme};
 
@@ -76,15 +77,24 @@ impl Store {
         let exchange = Exchange::new(address.scheme());
         let fail = |e: object_store::Error| {
             let error = failed("connect", &address.to_string(), &e, &secrets);
+            let is_open = error.context().contains("Account must be specified");
             let advice = match address.scheme() {
-                ObjectScheme::Azure => {
+                ObjectScheme::Azure if is_open => {
                     "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY"
                 }
+                ObjectScheme::Azure => "check the variables AZURE_*",
                 ObjectScheme::Gcs => {
                     "check the variables GOOGLE_*: GOOGLE_APPLICATION_CREDENTIALS has the file with a key"
                 }
                 _ => "check the environment variables and profile files of the cloud's tools",
             };
+            // What is wrong with the text of a key may quote it.
+            if error.context().contains("Unable to decode service account")
+                || error.context().contains("unknown variant")
+            {
+                let why = format!("{address}: the credentials are no key of a service account, nor those of a user");
+                return Error::new(ErrorKind::InvalidInput, "connect", why).with_advice(advice);
+            }
             Error::new(ErrorKind::InvalidInput, "connect", error.context().to_owned()).with_advice(advice)
         };
         let path = match address.scheme() {
@@ -120,7 +130,10 @@ impl Store {
                 let builder = builder.with_container_name(address.bucket()).with_retry(once());
                 let azure = builder.with_http_connector(connector).build().map_err(fail)?;
                 exchange.sign_by(azure.credentials().clone());
-                Bucket { checksum: "crc64, by the server's answers", ..Bucket::of(Arc::new(azure)) }
+                let states_sums = states_sums(settings);
+                exchange.states_sums.store(states_sums, Relaxed);
+                let checksum = if states_sums { "crc64nvme" } else { "crc64nvme, by the server's answers" };
+                Bucket { checksum, ..Bucket::of(Arc::new(azure)) }
             }
             ObjectScheme::Http => {
                 let url = format!("{}/{}", address.bucket(), address.key());
@@ -149,6 +162,17 @@ impl Bucket {
         let (uploads, lists) = (Some(store.clone() as _), Some(store.clone() as _));
         Bucket { objects: store, uploads, lists, s3: None, checksum: "none" }
     }
+}
+
+/// Whether requests to Azure state their checksums. An emulator, whose address has a path, refuses
+/// them.
+fn states_sums(settings: &Settings) -> bool {
+    if let Some(asked) = settings.get(CHECKSUM_OF_AZURE) {
+        return !asked.eq_ignore_ascii_case("none");
+    }
+    let address = ["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"].into_iter().find_map(|name| settings.get(name));
+    let path = address.and_then(|address| address.split_once("://")?.1.split_once('/'));
+    path.is_none_or(|(_, path)| path.is_empty())
 }
 
 /// Requests are repeated by this crate, which counts them and signs each attempt anew.

@@ -30,6 +30,8 @@ pub(crate) struct Exchange {
     pub(crate) connections: Arc<Connections>,
     /// Publishing must fail where the object exists.
     pub(crate) only_new: AtomicBool,
+    /// Whether requests to Azure state their checksums.
+    pub(crate) states_sums: AtomicBool,
     /// What signs requests to Azure.
     azure: OnceLock<AzureCredentials>,
     /// The sum of each part that was sent, by the part's number from 1; 0 is a whole object.
@@ -47,6 +49,7 @@ impl Exchange {
             retries: AtomicU64::new(0),
             connections: Arc::default(),
             only_new: AtomicBool::new(false),
+            states_sums: AtomicBool::new(false),
             azure: OnceLock::new(),
             parts: Mutex::default(),
             whole: Mutex::default(),

@@ -86,9 +86,10 @@ impl ServerRefusal {
 
     fn kind(&self) -> ErrorKind {
         match (self.status, self.code.as_str()) {
-            (_, "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "ChecksumMismatch") => {
-                ErrorKind::Corrupt
-            }
+            (
+                _,
+                "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "ChecksumMismatch" | "Crc64Mismatch",
+            ) => ErrorKind::Corrupt,
             (401 | 403, _) | (..300, "AccessDenied") => ErrorKind::PermissionDenied,
             (404, _) => ErrorKind::NotFound,
             (_, "ConditionalRequestConflict" | "OperationAborted" | "LeaseIdMissing") => ErrorKind::Busy,

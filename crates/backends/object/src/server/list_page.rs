@@ -35,7 +35,7 @@ impl ListProtocol {
         let root = xml::root(text)?;
         match self {
             ListProtocol::S3 if root == "ListBucketResult" => check_s3(text),
-            ListProtocol::Azure if root == "EnumerationResults" => Ok(()),
+            ListProtocol::Azure if root == "EnumerationResults" => check_azure(text),
             _ => Err("it is another document"),
         }
     }
@@ -52,6 +52,44 @@ struct S3Page {
     contents: Vec<IgnoredAny>,
     #[serde(default)]
     common_prefixes: Vec<IgnoredAny>,
+}
+
+/// A page of Azure. At the end of a list, `NextMarker` is there and has no text.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct AzurePage {
+    next_marker: Option<IgnoredAny>,
+    #[serde(default)]
+    blobs: AzureBlobs,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct AzureBlobs {
+    #[serde(default)]
+    blob: Vec<AzureBlob>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct AzureBlob {
+    name: AzureName,
+}
+
+#[derive(Debug, Deserialize)]
+struct AzureName {
+    #[serde(rename = "@Encoded")]
+    encoded: Option<String>,
+}
+
+fn check_azure(text: &str) -> Result<(), &'static str> {
+    let page: AzurePage = quick_xml::de::from_str(text).map_err(|_| "it cannot be read")?;
+    page.next_marker.ok_or("it does not say whether there is more")?;
+    // The protocols' library takes such a name as it is, which is that of another object.
+    if page.blobs.blob.iter().any(|blob| blob.name.encoded.as_deref().is_some_and(|encoded| encoded != "false")) {
+        return Err("a name has characters that XML cannot have");
+    }
+    Ok(())
 }
 
 fn check_s3(text: &str) -> Result<(), &'static str> {
@@ -122,7 +160,7 @@ mod tests {
             assert!(s3(&odd).is_err(), "{odd}");
         }
         let azure = |text: &str| ListProtocol::Azure.check(text.as_bytes());
-        assert!(azure("<EnumerationResults/>").is_ok() && azure("<html/>").is_err());
+        assert!(azure("<EnumerationResults><NextMarker/></EnumerationResults>").is_ok() && azure("<html/>").is_err());
     }
 
     #[test]
@@ -131,5 +169,23 @@ mod tests {
         assert_eq!(of("http://h/b?list-type=2&prefix=x"), Some(ListProtocol::S3));
         assert_eq!(of("http://h/b?restype=container&comp=list"), Some(ListProtocol::Azure));
         assert_eq!(of("http://h/b?uploads"), None);
+    }
+
+    #[test]
+    fn a_list_of_azure_says_whether_it_ends() {
+        let check = |inner: &str| {
+            ListProtocol::Azure.check(format!("<EnumerationResults>{inner}</EnumerationResults>").as_bytes())
+        };
+        let blob = |name: &str| {
+            format!("<Blobs><Blob>{name}<Size>1</Size></Blob><BlobPrefix><Name>p/</Name></BlobPrefix></Blobs>")
+        };
+        let plain = blob("<Name>a &amp; b</Name>");
+        for whole in ["<NextMarker/>", "<NextMarker></NextMarker>", "<NextMarker>t</NextMarker>"] {
+            assert_eq!(check(&format!("<Prefix>p</Prefix>{plain}{whole}")), Ok(()));
+            assert_eq!(check(&format!("<Blobs/>{whole}")), Ok(()));
+        }
+        assert!(check(&plain).unwrap_err().contains("whether there is more"));
+        let encoded = blob("<Name Encoded=\"true\">a%01</Name>");
+        assert!(check(&format!("{encoded}<NextMarker/>")).unwrap_err().contains("XML cannot have"));
     }
 }

@@ -10,6 +10,20 @@ const MIN_WORD: usize = 6;
 /// What stands in the place of a secret.
 const HIDDEN: &str = "***";
 
+/// What is followed by a credential or a signature, in requests and in what servers send back.
+const SHOWN_WITHOUT_VALUE: [&str; 10] = [
+    "X-Amz-Signature=",
+    "X-Amz-Security-Token=",
+    "X-Amz-Credential=",
+    "Signature=",
+    "sig=",
+    "client_assertion=",
+    "client_secret=",
+    "refresh_token=",
+    "Bearer ",
+    "SharedKey ",
+];
+
 /// The words that no message may contain.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets(Arc<Vec<String>>);
@@ -44,8 +58,7 @@ impl Secrets {
         for word in self.0.iter() {
             text = without_word(&text, word);
         }
-        for name in ["X-Amz-Signature=", "X-Amz-Security-Token=", "X-Amz-Credential=", "Signature=", "sig=", "Bearer "]
-        {
+        for name in SHOWN_WITHOUT_VALUE {
             text = without_value(&text, name);
         }
         text

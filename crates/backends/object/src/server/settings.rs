@@ -56,6 +56,32 @@ const UNREAD: [&str; 9] = [
 /// Those of them that go behind keys in the file of credentials.
 const BEHIND_CREDENTIALS: [&str; 2] = ["credential_process", "login_session"];
 
+/// Whether requests to Azure state the checksum of their bytes. The name is that of S3's setting.
+pub(crate) const CHECKSUM_OF_AZURE: &str = "AZURE_CHECKSUM_ALGORITHM";
+
+/// What says at Azure who a machine or a program is.
+const IDENTITIES: [AzureConfigKey; 12] = [
+    AzureConfigKey::AuthorityId,
+    AzureConfigKey::ClientId,
+    AzureConfigKey::ClientSecret,
+    AzureConfigKey::FabricClusterIdentifier,
+    AzureConfigKey::FabricSessionToken,
+    AzureConfigKey::FabricTokenServiceUrl,
+    AzureConfigKey::FabricWorkloadHost,
+    AzureConfigKey::FederatedTokenFile,
+    AzureConfigKey::MsiEndpoint,
+    AzureConfigKey::MsiResourceId,
+    AzureConfigKey::ObjectId,
+    AzureConfigKey::UseAzureCli,
+];
+
+/// Secrets that are read from files, or that the protocols' library reads from the environment by
+/// itself.
+const SECRET_FILES: [&str; 2] = ["AZURE_FEDERATED_TOKEN_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"];
+const IDENTITY_HEADER: &str = "IDENTITY_HEADER";
+/// The most bytes of a token in a file.
+const MAX_TOKEN: usize = 64 << 10;
+
 /// The names of a token, as the cloud's own tools look for them.
 const TOKENS: [&str; 2] = ["AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"];
 
@@ -70,20 +96,21 @@ impl Settings {
         let mut settings = Settings { values, ..Settings::default() };
         let home = std::env::var_os("HOME").map(PathBuf::from);
         settings.add_profile(home.as_deref());
-        settings.add_tool_names();
+        settings.add_tool_names(home.as_deref());
         settings
     }
 
     /// Whether a variable of this name is one.
     pub(crate) fn reads(name: &str) -> bool {
-        ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix)) || NOT_TAKEN.contains(&name)
+        let starts = ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix));
+        starts || NOT_TAKEN.contains(&name) || name == IDENTITY_HEADER
     }
 
     /// Takes these settings and no others.
     pub(crate) fn of(given: impl IntoIterator<Item = (String, String)>) -> Settings {
         let mut settings = Settings { values: given.into_iter().collect(), ..Settings::default() };
         settings.add_profile(None);
-        settings.add_tool_names();
+        settings.add_tool_names(None);
         settings
     }
 
@@ -146,6 +173,10 @@ impl Settings {
                 return Err(bad(format!("{name}: `{value}` is none of {}", sums.join(", "))));
             }
         }
+        let asked = self.get(CHECKSUM_OF_AZURE).filter(|_| scheme == ObjectScheme::Azure);
+        if asked.is_some_and(|value| !["crc64nvme", "none"].contains(&value.to_ascii_lowercase().as_str())) {
+            return Err(bad(format!("{CHECKSUM_OF_AZURE} is neither crc64nvme nor none")));
+        }
         Ok(())
     }
 
@@ -207,7 +238,15 @@ impl Settings {
 
     /// The values that no message may contain.
     pub(crate) fn secrets(&self) -> Secrets {
-        Secrets::new(self.values.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect())
+        let mut words: Vec<String> = Vec::new();
+        for (_, value) in self.values.iter().filter(|(name, _)| is_secret(name)) {
+            // Of a signature in a query, the value alone is one, too.
+            words.extend(value.split(['&', '?']).filter_map(|pair| pair.strip_prefix("sig=")).map(str::to_owned));
+            words.push(value.clone());
+        }
+        let files = SECRET_FILES.into_iter().filter_map(|name| std::fs::read_to_string(self.get(name)?).ok());
+        words.extend(files.filter(|text| text.len() <= MAX_TOKEN).map(|text| text.trim().to_owned()));
+        Secrets::new(words)
     }
 
     /// The path of a profile file: what its variable says, or its usual place.
@@ -299,45 +338,90 @@ impl Settings {
     }
 
     /// Adds what the tools of Google and Azure have by other names.
-    fn add_tool_names(&mut self) {
-        let azure = tool_names::of_azure(|name| self.get(name)).unwrap_or_else(|Unclear { why, advice }| {
-            self.unclear.push((ObjectScheme::Azure, why, advice));
-            Vec::new()
-        });
-        let google = tool_names::of_google(|name| self.get(name));
-        if self.get("STORAGE_EMULATOR_HOST").is_some() {
+    fn add_tool_names(&mut self, home: Option<&Path>) {
+        let azure = tool_names::of_azure(|name| self.get(name));
+        let google = tool_names::of_google(|name| self.get(name), home);
+        let is_told = self.get("AZURE_STORAGE_CONNECTION_STRING").is_some();
+        let is_google_emulator = self.get("STORAGE_EMULATOR_HOST").is_some();
+        self.values.retain(|name, _| !NOT_TAKEN.contains(&name.as_str()));
+        if is_google_emulator {
             self.values.retain(|name, _| !GOOGLE_CREDENTIALS.contains(&name.as_str()));
         }
-        self.values.retain(|name, _| !NOT_TAKEN.contains(&name.as_str()));
         // The protocols' library takes an empty part of a path for one.
         for name in ["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL"] {
             if let Some(address) = self.values.get_mut(name) {
                 address.truncate(address.trim_end_matches('/').len());
             }
         }
-        for found in azure {
-            let key = |name: &str| name.to_ascii_lowercase().parse::<AzureConfigKey>().ok();
-            self.add_found(ObjectScheme::Azure, found, |one, other| key(one).is_some() && key(one) == key(other));
+        self.add_found(ObjectScheme::Azure, azure, |name| name.parse::<AzureConfigKey>().ok());
+        self.add_found(ObjectScheme::Gcs, google, |name| name.parse::<GoogleConfigKey>().ok());
+        self.choose_azure_credentials(is_told);
+    }
+
+    /// Adds settings. Names of one setting that have different values are an error: tools differ in
+    /// which one counts.
+    fn add_found<K: Eq>(
+        &mut self,
+        scheme: ObjectScheme,
+        found: Result<Vec<FoundSetting>, Unclear>,
+        key: impl Fn(&str) -> Option<K>,
+    ) {
+        let key = |name: &str| key(&name.to_ascii_lowercase());
+        let found = found.unwrap_or_else(|Unclear { why, advice }| {
+            self.unclear.push((scheme, why, advice));
+            Vec::new()
+        });
+        let mut differ = |one: &str, other: String| {
+            self.unclear.push((scheme, format!("{one} and {other} say different things"), "set one of them alone"));
+        };
+        for FoundSetting { name, value, called } in found {
+            if let Some(its) = self.values.get(name).filter(|its| !its.is_empty()) {
+                if *its != value {
+                    let other = self.of_tools.get(name).copied().unwrap_or(name);
+                    differ(called, other.to_owned());
+                }
+                continue;
+            }
+            self.values.insert(name.to_owned(), value);
+            self.of_tools.insert(name, called);
         }
-        for found in google {
-            let key = |name: &str| name.to_ascii_lowercase().parse::<GoogleConfigKey>().ok();
-            self.add_found(ObjectScheme::Gcs, found, |one, other| key(one).is_some() && key(one) == key(other));
+        let called = |name: &str| self.of_tools.get(name).copied().unwrap_or(name).to_owned();
+        let named: Vec<(&String, &String)> = self
+            .values
+            .iter()
+            .filter(|(name, value)| name.starts_with(prefix_of(scheme)) && !value.is_empty() && key(name).is_some())
+            .collect();
+        for (at, (name, value)) in named.iter().enumerate() {
+            let same = named.iter().take(at).find(|(other, its)| key(other) == key(name) && its != value);
+            if let Some((other, _)) = same {
+                differ(&called(name), called(other));
+            }
         }
     }
 
-    /// Adds a setting, unless it is there with another value: tools differ in which one counts.
-    fn add_found(&mut self, scheme: ObjectScheme, found: FoundSetting, is_same: impl Fn(&str, &str) -> bool) {
-        let FoundSetting { name, value, called } = found;
-        let there = self.values.iter().find(|(other, its)| is_same(name, other) && !its.is_empty());
-        if let Some((other, its)) = there {
-            if *its != value {
-                let why = format!("{called} and {} say different things", self.called(other));
-                self.unclear.push((scheme, why, "set one of them alone"));
-            }
+    /// Of several credentials of Azure, those of the storage go before those of a machine or a
+    /// program, which may be set by whoever runs it. `is_told` says that there is a connection
+    /// string.
+    fn choose_azure_credentials(&mut self, is_told: bool) {
+        use AzureConfigKey::{AccessKey, CredentialType, SasKey, SkipSignature, Token};
+        let key = |name: &str| name.to_ascii_lowercase().parse::<AzureConfigKey>().ok();
+        let names = |wanted: &[AzureConfigKey]| -> Vec<String> {
+            let given = self.with_prefix("AZURE_").map(|(name, _)| name);
+            given.filter(|name| key(name).is_some_and(|key| wanted.contains(&key))).map(str::to_owned).collect()
+        };
+        if !names(&[CredentialType, SkipSignature]).is_empty() {
             return;
         }
-        self.values.insert(name.to_owned(), value);
-        self.of_tools.insert(name, called);
+        let kinds = [names(&[AccessKey]), names(&[SasKey]), names(&[Token])];
+        let mut given = kinds.iter().filter_map(|kind| kind.first());
+        let (Some(first), second) = (given.next(), given.next()) else { return };
+        if let Some(second) = second {
+            let why = format!("{} and {} are both given", self.called(first), self.called(second));
+            let advice =
+                if is_told { "leave out what is beside the connection string" } else { "set one of them alone" };
+            self.unclear.push((ObjectScheme::Azure, why, advice));
+        }
+        self.values.retain(|name, _| !key(name).is_some_and(|key| IDENTITIES.contains(&key)));
     }
 
     fn take(&mut self, from: &'static str, found: &Section, name: &str) {
@@ -471,7 +555,8 @@ fn check_part_of_host(name: &str, value: &str) -> std::result::Result<(), &'stat
 
 /// Whether the value of a setting of this name is a secret, or goes with one.
 fn is_secret(name: &str) -> bool {
-    ["SECRET", "KEY", "TOKEN", "PASSWORD", "SAS"].iter().any(|word| name.contains(word)) && !name.ends_with("_FILE")
+    ["SECRET", "KEY", "TOKEN", "PASSWORD", "SAS", IDENTITY_HEADER].iter().any(|word| name.contains(word))
+        && !name.ends_with("_FILE")
 }
 
 #[cfg(test)]
@@ -591,6 +676,7 @@ mod tests {
             (&[("AZURE_STORAGE_CONNECTION_STRING", text), ("AZURE_ENDPOINT", "https://you")], "BlobEndpoint of"),
             (&[("AZURE_STORAGE_CONNECTION_STRING", "secret")], "is no list"),
             (&[("AZURE_STORAGE_ACCOUNT", "a b")], "AZURE_STORAGE_ACCOUNT is no name"),
+            (&[("AZURE_CHECKSUM_ALGORITHM", "md5")], "neither crc64nvme nor none"),
             (
                 &[("AZURE_STORAGE_ACCOUNT", "a"), ("AZURE_STORAGE_SERVICE_ENDPOINT", "x")],
                 "AZURE_STORAGE_SERVICE_ENDPOINT",
@@ -600,6 +686,27 @@ mod tests {
             assert!(error.contains(words) && !error.contains("secret"), "{pairs:?}: {error}");
             of(pairs).check(ObjectScheme::Gcs).unwrap();
         }
+        // Aliases that nobody translates, and credentials of several kinds.
+        for (pairs, words) in [
+            (&[("AZURE_ENDPOINT", "https://a"), ("AZURE_STORAGE_ENDPOINT", "https://b")][..], "say different things"),
+            (&[("AZURE_STORAGE_SAS_TOKEN", "sig=a"), ("AZURE_STORAGE_SAS_KEY", "sig=b")], "say different things"),
+            (&[("AZURE_STORAGE_CONNECTION_STRING", text), ("AZURE_STORAGE_SAS_TOKEN", "sig=b")], "both given"),
+            (&[("AZURE_STORAGE_KEY", "a2V5"), ("AZURE_STORAGE_TOKEN", "token")], "both given"),
+        ] {
+            let error = of(pairs).check(ObjectScheme::Azure).unwrap_err().to_string();
+            assert!(error.contains(words), "{pairs:?}: {error}");
+        }
+        let error = of(&[("GOOGLE_SERVICE_ACCOUNT", "/a"), ("GOOGLE_SERVICE_ACCOUNT_PATH", "/b")]);
+        assert!(error.check(ObjectScheme::Gcs).is_err());
+        // What a pod has by itself does not count beside what was set for the storage.
+        let pod = [("AZURE_CLIENT_ID", "c"), ("AZURE_TENANT_ID", "t"), ("AZURE_FEDERATED_TOKEN_FILE", "/f")];
+        let settings = of(&[&pod[..], &[("AZURE_STORAGE_CONNECTION_STRING", text)]].concat());
+        settings.check(ObjectScheme::Azure).unwrap();
+        assert!(pod.iter().all(|(name, _)| settings.get(name).is_none()));
+        assert!(of(&pod).get("AZURE_CLIENT_ID").is_some());
+        // The signature alone is a secret, too.
+        let signed = of(&[("AZURE_STORAGE_SAS_TOKEN", "?sv=1&sp=rwl&sig=a%2Bsecret%3D")]);
+        assert_eq!(signed.secrets().scrub("sig a+secret= sp rwl"), "sig *** sp rwl");
         let emulator = ("STORAGE_EMULATOR_HOST", "h:1");
         let settings = of(&[emulator, ("GOOGLE_APPLICATION_CREDENTIALS", "/file"), ("GOOGLE_BEARER_TOKEN", "token")]);
         settings.check(ObjectScheme::Gcs).unwrap();

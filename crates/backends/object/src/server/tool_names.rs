@@ -45,11 +45,16 @@ pub(super) const GOOGLE_CREDENTIALS: [&str; 5] = [
     "GOOGLE_SERVICE_ACCOUNT_PATH",
 ];
 
+const GOOGLE_KEY: &str = "GOOGLE_SERVICE_ACCOUNT_KEY";
+/// The file with the credentials of a user.
+const USER_CREDENTIALS: &str = "application_default_credentials.json";
+
 const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT_NAME";
 const KEY: &str = "AZURE_STORAGE_ACCOUNT_KEY";
 const SAS: &str = "AZURE_STORAGE_SAS_KEY";
 const ENDPOINT: &str = "AZURE_STORAGE_ENDPOINT";
 
+const USE_EMULATOR: &str = "AZURE_STORAGE_USE_EMULATOR";
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
 /// The account of Azure's emulators and its key, which everybody knows.
@@ -71,22 +76,36 @@ pub(super) fn of_azure<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<Vec<
             add(name, value, theirs);
         }
     }
-    let uses_emulator = "AZURE_STORAGE_USE_EMULATOR";
-    let is_on = |value: &str| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "on" | "yes" | "y");
-    if get(uses_emulator).is_some_and(is_on) {
-        let url = get("AZURITE_BLOB_STORAGE_URL").unwrap_or("http://127.0.0.1:10000").trim_end_matches('/');
+    if uses_emulator(get(USE_EMULATOR))? {
+        let named = get("AZURITE_BLOB_STORAGE_URL");
+        let url = named.unwrap_or("http://127.0.0.1:10000").trim_end_matches('/');
         let account = get(ACCOUNT).or(get("AZURE_STORAGE_ACCOUNT")).unwrap_or(EMULATOR.0);
-        add(ACCOUNT, account, uses_emulator);
-        add(ENDPOINT, &format!("{url}/{account}"), uses_emulator);
+        add(ACCOUNT, account, USE_EMULATOR);
+        add(ENDPOINT, &format!("{url}/{account}"), named.map_or(USE_EMULATOR, |_| "AZURITE_BLOB_STORAGE_URL"));
         let keys = [KEY, "AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCESS_KEY", SAS, "AZURE_STORAGE_SAS_TOKEN"];
-        if account == EMULATOR.0 && keys.iter().all(|name| get(name).is_none()) {
-            add(KEY, EMULATOR.1, uses_emulator);
+        if keys.iter().all(|name| get(name).is_none()) {
+            add(KEY, EMULATOR.1, USE_EMULATOR);
         }
     }
     if let Some(text) = get(CONNECTION) {
         found.extend(of_connection(text)?);
     }
     Ok(found)
+}
+
+/// Whether the emulator is to be used.
+///
+/// # Errors
+/// A value that may mean either: the cloud would get what is for the emulator.
+fn uses_emulator(value: Option<&str>) -> Result<bool, Unclear> {
+    match value.unwrap_or("no").to_ascii_lowercase().as_str() {
+        "1" | "true" | "on" | "yes" | "y" => Ok(true),
+        "0" | "false" | "off" | "no" | "n" => Ok(false),
+        _ => Err(Unclear {
+            why: format!("{USE_EMULATOR} is neither yes nor no"),
+            advice: "set it to true or false, or leave it out",
+        }),
+    }
 }
 
 /// What a connection string of Azure says, as Azure's own libraries read it.
@@ -96,9 +115,13 @@ fn of_connection(text: &str) -> Result<Vec<FoundSetting>, Unclear> {
         advice: "copy it from the access keys of the account: AccountName=...;AccountKey=...;...",
     };
     let mut pairs = Vec::new();
-    for pair in text.trim().trim_end_matches(';').split(';') {
+    for pair in text.trim_end_matches(';').split(';') {
         let (name, value) = pair.split_once('=').ok_or_else(|| unclear("is no list of NAME=VALUE;NAME=VALUE"))?;
-        pairs.push((name.trim(), value.trim()));
+        // Azure's libraries do not know a name with a space, and would ask another server.
+        if name != name.trim() || value != value.trim() {
+            return Err(unclear("has a space around a name or a value"));
+        }
+        pairs.push((name, value));
     }
     // Of a name that is there twice, the last one counts.
     let get = |wanted: &str| {
@@ -128,13 +151,15 @@ fn of_connection(text: &str) -> Result<Vec<FoundSetting>, Unclear> {
         (None, Some(sas)) => add(SAS, sas.to_owned(), "SharedAccessSignature of AZURE_STORAGE_CONNECTION_STRING"),
         (None, None) => return Err(unclear("has neither AccountKey nor SharedAccessSignature")),
     }
-    let called = "BlobEndpoint of AZURE_STORAGE_CONNECTION_STRING";
+    // As in Azure's own library, the protocol counts beside a suffix alone.
     match (endpoint, get("DefaultEndpointsProtocol"), get("EndpointSuffix")) {
-        (Some(address), ..) => add(ENDPOINT, address.to_owned(), called),
-        (None, None, None) => {}
-        (None, protocol, suffix) => {
-            let (protocol, suffix) = (protocol.unwrap_or("https"), suffix.unwrap_or("core.windows.net"));
-            add(ENDPOINT, format!("{protocol}://{account}.blob.{suffix}"), named);
+        (Some(address), ..) => {
+            add(ENDPOINT, address.to_owned(), "BlobEndpoint of AZURE_STORAGE_CONNECTION_STRING");
+        }
+        (None, _, None) => {}
+        (None, protocol, Some(suffix)) => {
+            let called = "EndpointSuffix of AZURE_STORAGE_CONNECTION_STRING";
+            add(ENDPOINT, format!("{}://{account}.blob.{suffix}", protocol.unwrap_or("https")), called);
         }
     }
     Ok(found)
@@ -154,29 +179,47 @@ fn account_of(address: &str) -> Option<&str> {
     Some(account).filter(|account| !account.is_empty())
 }
 
-/// The settings of Google.
-pub(super) fn of_google<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Vec<FoundSetting> {
+/// The settings of Google. `home` is where its tools keep the credentials of a user usually.
+///
+/// # Errors
+/// Where settings would be taken otherwise than by Google's own libraries.
+pub(super) fn of_google<'a>(
+    get: impl Fn(&str) -> Option<&'a str>,
+    home: Option<&Path>,
+) -> Result<Vec<FoundSetting>, Unclear> {
     let emulator = "STORAGE_EMULATOR_HOST";
     if let Some(host) = get(emulator) {
         let host = host.trim_end_matches('/');
         let value = if host.contains("://") { host.to_owned() } else { format!("http://{host}") };
         let key = r#"{"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": true}"#;
-        return vec![
+        return Ok(vec![
             FoundSetting { name: "GOOGLE_BASE_URL", value, called: emulator },
             FoundSetting { name: "GOOGLE_SERVICE_ACCOUNT_KEY", value: key.to_owned(), called: emulator },
-        ];
+        ]);
+    }
+    let files = GOOGLE_CREDENTIALS.into_iter().filter(|name| !["GOOGLE_BEARER_TOKEN", GOOGLE_KEY].contains(name));
+    if let Some(name) = files.into_iter().find(|name| get(name).is_some_and(|value| value.contains(['{', '\n']))) {
+        return Err(Unclear {
+            why: format!("{name} is the path of a file, and has its text"),
+            advice: "GOOGLE_SERVICE_ACCOUNT_KEY takes the text of a key",
+        });
     }
     let folder = "CLOUDSDK_CONFIG";
-    let file = get(folder).map(|folder| Path::new(folder).join("application_default_credentials.json"));
     let is_open = GOOGLE_CREDENTIALS.iter().all(|name| get(name).is_none());
-    match file.filter(|file| is_open && file.exists()) {
-        Some(file) => vec![FoundSetting {
-            name: "GOOGLE_APPLICATION_CREDENTIALS",
-            value: file.to_string_lossy().into_owned(),
-            called: folder,
-        }],
-        None => Vec::new(),
+    let Some(kept) = get(folder).filter(|_| is_open) else { return Ok(Vec::new()) };
+    let file = Path::new(kept).join(USER_CREDENTIALS);
+    if file.exists() {
+        let (name, value) = ("GOOGLE_APPLICATION_CREDENTIALS", file.to_string_lossy().into_owned());
+        return Ok(vec![FoundSetting { name, value, called: folder }]);
     }
+    // The protocols' library would take what Google's own do not look at then.
+    if home.is_some_and(|home| home.join(".config/gcloud").join(USER_CREDENTIALS).exists()) {
+        return Err(Unclear {
+            why: format!("{folder} names a folder without {USER_CREDENTIALS}, and the usual folder has one"),
+            advice: "set GOOGLE_APPLICATION_CREDENTIALS to the file that is meant",
+        });
+    }
+    Ok(Vec::new())
 }
 
 #[cfg(test)]
@@ -203,6 +246,8 @@ mod tests {
         ];
         assert_eq!(of(usual).unwrap(), expected);
         assert_eq!(of("accountname=me;ACCOUNTKEY=a2V5==;").unwrap(), expected[..2]);
+        // It would go without TLS.
+        assert_eq!(of("DefaultEndpointsProtocol=http;AccountName=me;AccountKey=a2V5==").unwrap(), expected[..2]);
         let signed =
             "BlobEndpoint=https://me.blob.example/;SharedAccessSignature=sv=1&sig=x%3D;QueueEndpoint=https://q";
         assert_eq!(
@@ -224,6 +269,8 @@ mod tests {
             ("AccountName=me;secret", "is no list"),
             ("AccountName=me", "neither AccountKey"),
             ("AccountKey=secret", "neither AccountName"),
+            ("AccountName=me; AccountKey=secret", "has a space"),
+            ("AccountName=me;AccountKey= secret", "has a space"),
             ("AccountName=;AccountKey=secret", "neither AccountName"),
             ("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://secret", "proxy"),
         ] {
@@ -254,10 +301,40 @@ mod tests {
         let mine = azure(&[on, ("AZURE_STORAGE_ACCOUNT", "me"), ("AZURE_STORAGE_KEY", "k")]).unwrap();
         assert!(mine.contains(&"AZURE_STORAGE_ENDPOINT http://127.0.0.1:10000/me".to_owned()), "{mine:?}");
         assert!(!mine.iter().any(|line| line.contains("Eby8")), "{mine:?}");
+        for odd in ["true ", "enabled", "2"] {
+            assert!(azure(&[("AZURE_STORAGE_USE_EMULATOR", odd)]).unwrap_err().contains("neither yes nor no"));
+        }
         assert_eq!(azure(&[("AZURE_STORAGE_USE_EMULATOR", "false")]).unwrap(), [""; 0]);
-        let google = |host: &'static str| shown(of_google(|name| (name == "STORAGE_EMULATOR_HOST").then_some(host)));
+        let google = |host: &'static str| {
+            shown(of_google(|name| (name == "STORAGE_EMULATOR_HOST").then_some(host), None).unwrap_or_default())
+        };
         assert_eq!(google("localhost:4443")[0], "GOOGLE_BASE_URL http://localhost:4443");
         assert_eq!(google("https://h/")[0], "GOOGLE_BASE_URL https://h");
         assert_eq!(google("h").len(), 2);
+    }
+
+    #[test]
+    fn google_is_not_asked_with_what_its_own_libraries_do_not_look_at() {
+        let folder = datapipes_testkit::TempFolder::new().unwrap();
+        let with = |pairs: Vec<(&'static str, String)>| {
+            let found = of_google(
+                |wanted| pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str()),
+                Some(&folder.path("")),
+            );
+            found.map(shown).map_err(|unclear| unclear.why)
+        };
+        let sdk = || ("CLOUDSDK_CONFIG", folder.path("sdk").display().to_string());
+        assert_eq!(with(vec![sdk()]).unwrap(), [""; 0]);
+        std::fs::create_dir_all(folder.path(".config/gcloud")).unwrap();
+        std::fs::write(folder.path(".config/gcloud").join(USER_CREDENTIALS), "{}").unwrap();
+        assert!(with(vec![sdk()]).unwrap_err().contains("without application_default"));
+        assert_eq!(with(vec![sdk(), ("GOOGLE_APPLICATION_CREDENTIALS", "/f".into())]).unwrap(), [""; 0]);
+        std::fs::create_dir_all(folder.path("sdk")).unwrap();
+        std::fs::write(folder.path("sdk").join(USER_CREDENTIALS), "{}").unwrap();
+        assert!(with(vec![sdk()]).unwrap()[0].ends_with("sdk/application_default_credentials.json"));
+        for name in ["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"] {
+            let why = with(vec![(name, r#"{"private_key": "secret"}"#.into())]).unwrap_err();
+            assert!(why.contains(name) && !why.contains("secret"), "{why}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use datapipes_core::Result;
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE, USER_AGENT};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue, RANGE, USER_AGENT};
 use http::{Method, StatusCode};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::client::legacy::Client;
@@ -26,7 +26,7 @@ use object_store::client::{
 };
 use tokio::time::{Instant, Sleep};
 
-use super::byte_sum::{SumKind, answered_crc64};
+use super::byte_sum::{OF_AZURE, SumKind, answered_crc64, for_azure};
 use super::connection::{BoundedConnector, unanswered};
 use super::connections::ConnectionUse;
 use super::exchange::{Exchange, publishes};
@@ -79,15 +79,22 @@ impl Transport {
         exchange: &Arc<Exchange>,
     ) -> std::result::Result<HttpResponse, HttpError> {
         let (mut parts, body) = request.into_parts();
-        let is_changed = exchange.asked(&mut parts);
+        let mut is_changed = exchange.asked(&mut parts);
+        // Azure's server compares the sum, and its answers have that of what came.
+        let is_summed = exchange.scheme == ObjectScheme::Azure && parts.method == Method::PUT;
+        let sum = if is_summed { crc64_of(body.clone()) } else { None };
+        if let Some(sum) = sum
+            && exchange.states_sums.load(Relaxed)
+            && let Ok(text) = HeaderValue::from_str(&for_azure(sum))
+        {
+            parts.headers.insert(HeaderName::from_static(OF_AZURE), text);
+            is_changed = true;
+        }
         let mut request = HttpRequest::from_parts(parts, body);
         if is_changed {
             exchange.sign_again(&mut request).await.map_err(|e| HttpError::new(HttpErrorKind::Request, e))?;
         }
         let (mut parts, body) = request.into_parts();
-        // Azure's answers have the sum of what came.
-        let is_summed = exchange.scheme == ObjectScheme::Azure && parts.method == Method::PUT;
-        let sent = is_summed.then(|| body.clone());
         parts.headers.insert(USER_AGENT, HeaderValue::from_static(concat!("datapipes/", env!("CARGO_PKG_VERSION"))));
         let (method, range) = (parts.method.clone(), range_len(&parts.headers));
         let peeks = publishes(&method, &parts.uri);
@@ -109,8 +116,8 @@ impl Transport {
         if method == Method::HEAD {
             exchange.looked(&parts.headers);
         }
-        if let Some(came) = sent.as_ref().and_then(|_| answered_crc64(&parts.headers))
-            && sent.is_some_and(|sent| crc64_of(sent) != Some(came))
+        if let (Some(sum), Some(came)) = (sum, answered_crc64(&parts.headers))
+            && sum != came
         {
             let what = "the server's checksum is not that of the bytes that were sent".to_owned();
             return Err(broken(HttpErrorKind::Interrupted, what, true));
