@@ -24,7 +24,7 @@ import pytest
 ray = pytest.importorskip("ray")
 
 import datapipes.ray as dpray  # noqa: E402
-from datapipes.ray import _direct, _keepers, _outputs, _store, _tasks  # noqa: E402
+from datapipes.ray import _direct, _keepers, _outputs, _sort, _store, _tasks  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 MIB = 1 << 20
@@ -433,6 +433,27 @@ def test_a_killed_node_is_done_without(cluster, folder, much, monkeypatch, tmp_p
         remove = partial(cluster.remove_node, doomed, allow_graceful=False)
         held = Held(monkeypatch, task, mark, lambda _: remove(), doomed.node_id)
         dpray.sort([much[0]], folder / "out", shuffle=shuffle, **OPTIONS)
+        assert held.ended()
+    finally:
+        if doomed in cluster.list_all_nodes():
+            cluster.remove_node(doomed)
+    assert whole(folder / "out") == much[1] and left(folder) == ["out"]
+
+
+@pytest.mark.parametrize("shuffle", ["direct", "store"])
+def test_a_node_that_is_killed_while_samples_are_taken(cluster, folder, much, monkeypatch, tmp_path_factory, shuffle):
+    mark = tmp_path_factory.mktemp("held") / "mark"
+    content = much[0].read_bytes()
+    step = len(content) // 16
+    parts = [put(folder, f"in/{at:02}", content[at * step : (at + 1) * step]) for at in range(16)]
+    doomed = cluster.add_node(**SIZES)
+    cluster.wait_for_nodes()
+    try:
+        remove = partial(cluster.remove_node, doomed, allow_graceful=False)
+        # All others wait for it, so one of so many comes there.
+        monkeypatch.setattr(_sort, "_SAMPLES_A_TASK", 20)
+        held = Held(monkeypatch, "dpipe-sample", mark, lambda _: remove(), doomed.node_id)
+        dpray.sort(parts, folder / "out", shuffle=shuffle, **OPTIONS)
         assert held.ended()
     finally:
         if doomed in cluster.list_all_nodes():
