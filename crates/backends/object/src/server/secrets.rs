@@ -203,6 +203,9 @@ mod tests {
         let secrets = Secrets::new(vec!["verysecret".into(), "abc".into()]);
         let text = secrets.scrub("verysecret and X-Amz-Signature=12ab&x=1 and sig=q%3D, Bearer t0ken end abc");
         assert_eq!(text, "*** and X-Amz-Signature=***&x=1 and sig=***, Bearer *** end abc");
+        let text =
+            secrets.scrub("SharedKey me:c2lnbmF0dXJl, client_assertion=tok.en&x client_secret=a refresh_token=b");
+        assert_eq!(text, "SharedKey ***, client_assertion=***&x client_secret=*** refresh_token=***");
     }
 
     #[test]
