@@ -26,7 +26,10 @@ fn an_object_is_read_in_ranges_and_checked() {
     let by = &report.by_connection;
     let sums = by.iter().fold((0, 0), |sums, one| (sums.0 + one.requests, sums.1 + one.received_bytes));
     assert_eq!(sums, (report.requests, report.received_bytes), "{by:?}");
-    assert!(by.len() <= 5 && by.iter().all(|one| one.addresses.is_some() && one.bytes_per_second() > 0.0), "{by:?}");
+    assert!(by.iter().all(|one| one.addresses.is_some() && one.bytes_per_second() > 0.0), "{by:?}");
+    // Connections are used again. One that is not free yet is not waited for, so how many there are
+    // depends on the schedule.
+    assert!((by.len() as u64) < report.requests, "{by:?}");
     // What the server has is a file.
     assert!(scene.server.bytes("box", "a/b").unwrap() == bytes);
 }
