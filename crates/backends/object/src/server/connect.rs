@@ -89,9 +89,8 @@ impl Store {
                 _ => "check the environment variables and profile files of the cloud's tools",
             };
             // What is wrong with the text of a key may quote it.
-            if error.context().contains("Unable to decode service account")
-                || error.context().contains("unknown variant")
-            {
+            let quotes = ["Unable to decode service account", "unknown variant"];
+            if address.scheme() == ObjectScheme::Gcs && quotes.iter().any(|words| error.context().contains(words)) {
                 let why = format!("{address}: the credentials are no key of a service account, nor those of a user");
                 return Error::new(ErrorKind::InvalidInput, "connect", why).with_advice(advice);
             }

@@ -80,7 +80,7 @@ const IDENTITIES: [AzureConfigKey; 12] = [
 const SECRET_FILES: [&str; 2] = ["AZURE_FEDERATED_TOKEN_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"];
 const IDENTITY_HEADER: &str = "IDENTITY_HEADER";
 /// The most bytes of a token in a file.
-const MAX_TOKEN: usize = 64 << 10;
+const MAX_TOKEN: u64 = 64 << 10;
 
 /// The names of a token, as the cloud's own tools look for them.
 const TOKENS: [&str; 2] = ["AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"];
@@ -244,8 +244,7 @@ impl Settings {
             words.extend(value.split(['&', '?']).filter_map(|pair| pair.strip_prefix("sig=")).map(str::to_owned));
             words.push(value.clone());
         }
-        let files = SECRET_FILES.into_iter().filter_map(|name| std::fs::read_to_string(self.get(name)?).ok());
-        words.extend(files.filter(|text| text.len() <= MAX_TOKEN).map(|text| text.trim().to_owned()));
+        words.extend(SECRET_FILES.into_iter().filter_map(|name| token_of(Path::new(self.get(name)?))));
         Secrets::new(words)
     }
 
@@ -553,6 +552,16 @@ fn check_part_of_host(name: &str, value: &str) -> std::result::Result<(), &'stat
     if is_plain && has_labels(value) && is_host() { Ok(()) } else { Err(what) }
 }
 
+/// The token in a file. What is no file of a token's length is left alone: a pipe gives its bytes
+/// once, or never.
+fn token_of(path: &Path) -> Option<String> {
+    let found = std::fs::metadata(path).ok()?;
+    if !found.is_file() || found.len() > MAX_TOKEN {
+        return None;
+    }
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
 /// Whether the value of a setting of this name is a secret, or goes with one.
 fn is_secret(name: &str) -> bool {
     ["SECRET", "KEY", "TOKEN", "PASSWORD", "SAS", IDENTITY_HEADER].iter().any(|word| name.contains(word))
@@ -707,6 +716,17 @@ mod tests {
         // The signature alone is a secret, too.
         let signed = of(&[("AZURE_STORAGE_SAS_TOKEN", "?sv=1&sp=rwl&sig=a%2Bsecret%3D")]);
         assert_eq!(signed.secrets().scrub("sig a+secret= sp rwl"), "sig *** sp rwl");
+        // So is the token in a file; a pipe is not read.
+        let folder = datapipes_testkit::TempFolder::new().unwrap();
+        let (file, pipe) = (folder.path("token"), folder.path("pipe"));
+        std::fs::write(&file, "a-token-of-a-pod\n").unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let token = of(&[("AZURE_FEDERATED_TOKEN_FILE", file.to_str().unwrap())]);
+        assert_eq!(token.secrets().scrub("x a-token-of-a-pod"), "x ***");
+        for odd in [pipe.to_str().unwrap(), "/dev/zero", "/"] {
+            assert_eq!(of(&[("AWS_WEB_IDENTITY_TOKEN_FILE", odd)]).secrets().scrub("x"), "x");
+        }
         let emulator = ("STORAGE_EMULATOR_HOST", "h:1");
         let settings = of(&[emulator, ("GOOGLE_APPLICATION_CREDENTIALS", "/file"), ("GOOGLE_BEARER_TOKEN", "token")]);
         settings.check(ObjectScheme::Gcs).unwrap();
