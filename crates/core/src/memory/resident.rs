@@ -30,10 +30,12 @@ impl MemoryRange {
 /// Adds up the mappings that overlap a range of addresses.
 fn of_account(account: impl BufRead, range: std::ops::Range<u64>) -> Option<ResidentBytes> {
     let (mut found, mut is_known, mut counts) = (ResidentBytes::default(), false, false);
-    for line in account.lines() {
+    // A mapped file may have any name.
+    for line in account.split(b'\n') {
         let line = line.ok()?;
+        let line = String::from_utf8_lossy(&line);
         let mut words = line.split_ascii_whitespace();
-        let first = words.next()?;
+        let Some(first) = words.next() else { continue };
         if let Some((from, to)) = first.split_once('-') {
             let at = |text| u64::from_str_radix(text, 16).ok();
             counts = at(from)? < range.end && at(to)? > range.start;
@@ -55,14 +57,14 @@ mod tests {
     use super::*;
     use crate::memory::{MapOptions, Region};
 
-    const ACCOUNT: &str = "\
+    const ACCOUNT: &[u8] = b"\
 1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nRss:                  8 kB\nAnonHugePages:         4 kB
 VmFlags: rd wr\n3000-9000 rw-p 00000000 00:00 0    [heap]\nRss: 16 kB\nAnonHugePages: 0 kB
-9000-a000 r--p 00000000 08:01 17    /lib/x-y\nRss: 4 kB\n";
+9000-a000 r--p 00000000 08:01 17    /lib/\xff-y\nRss: 4 kB\n";
 
     #[test]
     fn mappings_that_overlap_are_added_up() {
-        let of = |from, to| of_account(ACCOUNT.as_bytes(), from..to).map(|found| (found.bytes, found.huge_bytes));
+        let of = |from, to| of_account(ACCOUNT, from..to).map(|found| (found.bytes, found.huge_bytes));
         assert_eq!(of(0x1000, 0x3000), Some((8 << 10, 4 << 10)));
         assert_eq!(of(0x2fff, 0x3001), Some((24 << 10, 4 << 10)));
         assert_eq!(of(0x9000, 0xf000), Some((4 << 10, 0)));
